@@ -1,0 +1,137 @@
+#pragma once
+/* A sandbox: namespaces, mounts, cgroup and an init process in which commands run. The keeper
+   (root, outside) builds one ahead of need, then executes commands in it. No program is executed on
+   the way but the command itself.
+
+   Life: prepare (expensive, no user code yet) -> exec, exec, ... -> destroy. Events come from the
+   init process through one descriptor. What init says is untrusted once user code runs: nothing it
+   sends can do more than lie about its own task. Blocking calls; one thread; called in the keeper. */
+#include "base/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct vg_sandbox;
+
+/* What does not change between sandboxes of a node. Owned by the agent, inherited by fork. */
+struct vg_sandbox_node; /* opaque: compiled seccomp program, cgroup layout, /dev template, lower mounts */
+
+struct vg_sandbox_node_conf {
+    const char *dir;       /* $VIRGA_HOME/node: runtime mounts and folders live below it */
+    const char *home;      /* $VIRGA_HOME itself: hidden from tasks */
+    const char *tag;       /* short hex name of this cloud+node: cgroups and links carry it */
+    const char *agent_sock; /* unix socket bound into tasks as /run/virga/sock; may be NULL */
+    const char *self_exe;  /* the virga binary: bound read-only at /run/virga/bin/{virga,vrun,vbatch} */
+};
+/* Needs root; says so in one sentence. Also makes the caller's mount namespace private. */
+int vg_sandbox_node_open(const struct vg_sandbox_node_conf *conf, struct vg_sandbox_node **ret,
+                         struct vg_err *err);
+/* Leaves no mount and no cgroup of ours behind (sandboxes must be gone). */
+void vg_sandbox_node_close(struct vg_sandbox_node *node);
+
+struct vg_limits {
+    uint32_t cpu_milli;   /* 0: no limit */
+    uint64_t mem_bytes;   /* 0: no limit */
+    uint32_t pids;        /* 0: no limit */
+    uint64_t disk_bytes;  /* scratch: copy-on-write layer, /tmp, /dev/shm together; 0: half of memory */
+};
+
+/* What a sandbox can be prepared for before its task is known. */
+struct vg_sandbox_profile {
+    uint32_t slot;        /* the user's id range: inside id x is outside 0x20000000 + slot * 65536 + x */
+    uid_t uid;            /* the caller's own ids; a non-root uid keeps its number outside too */
+    gid_t gid;
+    bool local_root;      /* the caller is proven to be root of this machine */
+    const char *home;     /* bound read-write when it exists and belongs to uid; may be NULL */
+    int netns_fd;         /* network namespace to live in; -1: the host's; -2: a fresh empty one */
+    const char *resolv_conf; /* text for /etc/resolv.conf, or NULL to leave the node's */
+};
+int vg_sandbox_prepare(struct vg_sandbox_node *node, const struct vg_sandbox_profile *profile,
+                       const char *name, /* cgroup name, unique on the node */
+                       struct vg_sandbox **ret, struct vg_err *err);
+
+struct vg_bind {
+    const char *path;   /* absolute; same inside and outside */
+    int fd;             /* O_PATH descriptor that proves access, or -1: opened as the user */
+    bool read_only;
+};
+
+struct vg_device {
+    const char *path;   /* /dev/nvidia0 */
+};
+
+struct vg_exec {
+    char *const *argv;
+    char *const *env;
+    const char *cwd;     /* absolute; gone or unreachable: the event is EXEC_FAILED */
+    uid_t uid;           /* inside numbers */
+    gid_t gid;
+    const gid_t *groups;
+    size_t n_groups;
+    mode_t umask;
+    const struct vg_rlimit { int which; uint64_t soft, hard; } *rlimits;
+    size_t n_rlimits;
+    int nice;
+    int fds[3];          /* become 0, 1, 2; duplicated, still owned by the caller */
+    bool tty;            /* fds are (mostly) the slave of vg_sandbox_open_pty: new session with that
+                            controlling terminal, own foreground process group, stops are reported */
+    const struct vg_limits *limits;     /* applied before exec; NULL: leave */
+    const struct vg_bind *binds;        /* added before exec */
+    size_t n_binds;
+    const struct vg_device *devices;    /* allowed and made visible before exec */
+    size_t n_devices;
+};
+
+/* Asks init to run a command. `tag` comes back in its events. Returns at once. */
+int vg_sandbox_exec(struct vg_sandbox *sb, uint64_t tag, const struct vg_exec *x,
+                    struct vg_err *err);
+
+enum vg_sandbox_event_kind {
+    VG_SB_STARTED,     /* exec succeeded; pid is the outside pid */
+    VG_SB_EXEC_FAILED, /* code = errno; text says what failed ("cannot enter /x: ...") */
+    VG_SB_STOPPED,     /* code = signal */
+    VG_SB_EXITED,      /* code = wait status as from waitpid */
+    VG_SB_DEAD,        /* init is gone: nothing runs in the sandbox any more */
+};
+struct vg_sandbox_event {
+    enum vg_sandbox_event_kind kind;
+    uint64_t tag;
+    pid_t pid;
+    int code;
+    char text[256];
+};
+/* Readable when an event waits. */
+int vg_sandbox_fd(const struct vg_sandbox *sb);
+/* 1 and an event, 0 when none waits, -errno. */
+int vg_sandbox_next_event(struct vg_sandbox *sb, struct vg_sandbox_event *ret);
+
+/* Signals the command with this tag: its process, or its process group. -ESRCH when it has ended. */
+int vg_sandbox_signal(struct vg_sandbox *sb, uint64_t tag, int signo, bool group);
+/* Kills every process in the sandbox (cgroup), commands and all they left. */
+int vg_sandbox_kill_all(struct vg_sandbox *sb);
+
+/* A new terminal of the sandbox's own devpts: owned by the task's uid. */
+int vg_sandbox_open_pty(struct vg_sandbox *sb, uid_t uid, gid_t gid, int *ret_master,
+                        int *ret_slave);
+/* A TCP connection to 127.0.0.1:port (then [::1]) inside the sandbox's network; non-blocking. */
+int vg_sandbox_connect(struct vg_sandbox *sb, uint16_t port);
+
+struct vg_usage {
+    uint64_t cpu_usec;
+    uint64_t mem_bytes, mem_peak_bytes;
+    uint64_t disk_bytes;
+    uint32_t pids;
+    bool oom; /* the memory limit killed something */
+};
+int vg_sandbox_usage(struct vg_sandbox *sb, struct vg_usage *ret);
+/* The outside uid/gid that an inside id has in this sandbox. */
+uid_t vg_sandbox_map_uid(const struct vg_sandbox *sb, uid_t inside);
+gid_t vg_sandbox_map_gid(const struct vg_sandbox *sb, gid_t inside);
+
+/* Kills what is left, waits for it, removes the cgroup and mounts. */
+void vg_sandbox_destroy(struct vg_sandbox *sb);
+/* For an agent that starts: removes cgroups of sandboxes whose name `live` does not confirm. */
+void vg_sandbox_sweep(struct vg_sandbox_node *node, bool (*live)(const char *name, void *user),
+                      void *user);
