@@ -1,0 +1,96 @@
+#pragma once
+/* The configuration of a cloud: one YAML file, every key of which stands in conf-keys.tbl and in
+   docs/configuration.md. Without a file the defaults describe a one-machine cloud with one pool.
+
+   What always holds of a loaded configuration: every pool has a valid, unique name; default_pool
+   names one of them; every number is within its limits; no string is NULL unless stated.
+   Unknown and repeated keys are errors. A message starts with "file:line: ". No globals. */
+#include "base/err.h"
+#include "conf/res.h"
+
+#include <stddef.h>
+
+#define VG_CONF_BYTES_MAX (1u << 20) /* of the file */
+#define VG_CONF_POOLS_MAX 256
+#define VG_CONF_LIST_MAX 256 /* entries of any other list or selector */
+#define VG_CONF_NAME_MAX \
+    63 /* pool names: letters, digits, '.', '_', '-'; starts with a letter or digit */
+
+enum vg_network { VG_NETWORK_NAT, VG_NETWORK_HOST, VG_NETWORK_NONE };
+enum vg_pool_class { VG_CLASS_DEDICATED };
+
+const char *vg_network_name(enum vg_network n); /* "nat", as in Start.network */
+const char *vg_pool_class_name(enum vg_pool_class c);
+
+struct vg_strings {
+    char **item; /* owned, as each string is */
+    size_t n, cap;
+};
+
+struct vg_label {
+    char *key, *value; /* owned */
+};
+
+struct vg_labels {
+    struct vg_label *item; /* owned */
+    size_t n, cap;
+};
+
+struct vg_pool_conf {
+    char *name;             /* owned */
+    char *description;      /* owned; "" when not given */
+    struct vg_labels nodes; /* a node belongs when it carries all of these; none: every node */
+    struct vg_res shape;    /* what a task gets that does not ask */
+    struct vg_res max;      /* the most one task may ask for; 0: no limit but the node's size */
+    enum vg_network network;
+    enum vg_pool_class class;
+    struct vg_strings
+        shared;             /* absolute paths that every node of the pool shares with the callers */
+    uint64_t max_time_usec; /* the most a task may run; 0: no limit */
+    unsigned line;          /* where it stands in the file; 0 for the default pool */
+};
+
+struct vg_conf {
+    char *listen;    /* owned; "host:port" of the TLS port; port 0: the kernel chooses (virgad keeps
+                        the number for its next start) */
+    char *advertise; /* owned; "host[:port]" that is told to clients and agents; "": as listen */
+    struct {
+        struct vg_strings groups; /* unix groups and users of this machine who are let in */
+        struct vg_strings users;
+    } access;
+    struct {
+        uint64_t log_head_bytes, log_tail_bytes; /* output kept of each attempt */
+        uint64_t tasks;                          /* unfinished tasks in the cloud */
+        uint64_t user_tasks;                     /* unfinished tasks of one user */
+        uint64_t history_usec;                   /* how long ended tasks are kept; 0: for ever */
+    } limits;
+    uint64_t lease_usec;       /* how long a node may run tasks without hearing from us */
+    uint64_t heartbeat_usec;   /* how often it reports; at most a third of the lease */
+    char *default_pool;        /* owned */
+    struct vg_pool_conf *pool; /* owned */
+    size_t n_pools, pools_cap;
+};
+
+/* The built-in configuration: pool `default`, every node, nothing reserved (so that CPU is
+   oversubscribed and shared fairly), network nat, TLS on 127.0.0.1 on a port of the kernel's
+   choice. 0 or -ENOMEM; on failure *ret is left empty and valid. */
+int vg_conf_default(struct vg_conf *ret);
+
+/* Reads and checks a file. A file that does not exist is an error (-ENOENT): whoever may go without
+   one looks first. On failure *ret is untouched and `err` is one sentence with file, line and
+   remedy. */
+int vg_conf_load(const char *path, struct vg_conf *ret, struct vg_err *err);
+
+/* The same from memory; `name` stands for the file in messages. The text may hold any bytes. */
+int vg_conf_parse(const char *text, size_t len, const char *name, struct vg_conf *ret,
+                  struct vg_err *err);
+
+void vg_conf_done(struct vg_conf *c); /* accepts zeroed and half-built */
+
+const struct vg_pool_conf *vg_conf_pool(const struct vg_conf *c, const char *name); /* NULL: none */
+/* NULL, or the candidate that is near enough to be what was meant. Also good for CLI messages. */
+const char *vg_conf_nearest(const char *word, const char *const *candidates, size_t n);
+/* Letters, digits, '.', '_', '-', at most VG_CONF_NAME_MAX, starting with a letter or digit. */
+bool vg_conf_name_valid(const char *s);
+/* Whether labels written "k=v" (as nodes send them) satisfy a selector. */
+bool vg_conf_labels_match(const struct vg_labels *selector, char *const *labels, size_t n);

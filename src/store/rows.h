@@ -1,0 +1,88 @@
+#pragma once
+/* What the store keeps, as plain rows. Strings are borrowed by the store for the call that takes
+   them and lent to callbacks for the callback's duration; NULL reads and writes as "". Ids are
+   vg_id numbers; times are wall microseconds, 0 for never. */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct vg_bytes {
+    const void *data;
+    size_t len;
+};
+
+struct vg_task_row {
+    uint64_t id;
+    const char *user, *team, *pool, *name, *session;
+    const char *labels; /* "k=v" lines, each ended by '\n' */
+    const char *state;  /* the model's name of it */
+    bool ended;         /* the state is final: not loaded again at start */
+    bool durable;       /* accepted with a promise to survive power loss */
+    bool cancel;        /* somebody asked for it to end */
+    bool interactive;
+    uint32_t attempt;
+    uint64_t node;
+    uint32_t retries_left;
+    int32_t status;
+    uint32_t reason;         /* base/reasons.tbl, 0 when it ran */
+    const char *reason_text; /* for the person */
+    uint64_t created_usec, started_usec, ended_usec;
+    uint64_t parent;
+    uint64_t cpu_usec, mem_peak_bytes, out_bytes;
+    const char *gpus;      /* indices held, "0,1" */
+    struct vg_bytes spec;  /* packed TaskSpec. Writing an empty one keeps the stored one */
+    struct vg_bytes who;   /* packed Identity; likewise */
+    struct vg_bytes grant; /* packed Resources; likewise */
+};
+
+struct vg_node_row {
+    uint64_t id;
+    const char *name;
+    const char *state;  /* as last known; draining and quarantined are wishes that must survive */
+    const char *labels; /* "k=v" lines */
+    struct vg_bytes total; /* packed Resources */
+    const char *gpu_model, *version, *address, *machine_id;
+    uint64_t joined_usec, seen_usec, cert_expires_usec;
+};
+
+struct vg_org_row {
+    const char *name;
+    uint64_t created_usec;
+};
+struct vg_team_row {
+    const char *name, *org;
+    uint64_t created_usec;
+};
+struct vg_user_row {
+    const char *name, *team, *role;
+    int64_t uid, gid; /* -1: no account on this machine */
+    uint32_t slot;    /* number of the user's id range; unique */
+    uint64_t created_usec;
+};
+
+/* An API token (one row a token; the secret itself is never stored). */
+struct vg_token_row {
+    const char *id, *user, *name;
+    struct vg_bytes hash; /* SHA-256 of the secret */
+    uint64_t created_usec, expires_usec /* 0: never */, used_usec;
+};
+
+/* A one-time token by which a node joins. */
+struct vg_join_row {
+    const char *id;
+    struct vg_bytes hash;
+    const char *labels; /* "k=v" lines that the node will carry */
+    uint64_t created_usec, expires_usec;
+    uint64_t node; /* who used it; 0: nobody yet */
+};
+
+struct vg_session_row {
+    const char *user, *name, *pool;
+    uint64_t node;
+    uint64_t created_usec, keep_usec;
+};
+
+struct vg_audit_row {
+    uint64_t when_usec;
+    const char *who, *what;
+};

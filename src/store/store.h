@@ -1,0 +1,167 @@
+#pragma once
+/* Durable state. One interface; SQLite (WAL) behind it.
+
+   Writing: the loop thread queues operations; a writer thread executes everything that is queued in
+   one transaction (group commit), in the order in which it was queued. How long an operation may
+   wait and what it survives is said by its `enum vg_store_sync`. When it is done, its callback runs
+   on the loop thread inside vg_store_dispatch(); the store calls `notify` (from the writer thread)
+   to ask for that: virgad sends a uv_async there.
+
+   Reading: synchronous, on a connection of its own, on the loop thread. A read sees what was
+   committed, not what is queued: the caller answers from memory about what it has not yet been told
+   is committed, or calls vg_store_flush() first.
+
+   What always holds:
+   1. After kill -9 at any moment the file opens again; every operation whose callback reported
+      success with COMMIT or DURABLE is there, and each transaction is there whole or not at all.
+   2. After power loss the same holds for DURABLE.
+   3. A failed operation leaves no trace and takes no earlier one with it. On a full disk COMMIT and
+      DURABLE operations are told -ENOSPC; LAZY ones stay queued and are retried until they succeed
+      or the store is closed.
+
+   All functions are for one thread (the loop's), except that `notify` is called on the writer. */
+#include "base/err.h"
+#include "store/rows.h"
+
+struct vg_store;
+
+enum vg_store_sync {
+    VG_STORE_LAZY, /* within VG_STORE_LINGER_USEC or with the next batch; retried on a full disk */
+    VG_STORE_COMMIT,  /* at once; survives kill -9 */
+    VG_STORE_DURABLE, /* at once; survives power loss */
+};
+
+#define VG_STORE_LINGER_USEC 10000
+#define VG_STORE_QUEUE_BYTES_MAX (256u << 20) /* queued and not yet written; then -ENOBUFS */
+
+/* `result` >= 0: rows changed; -ENOSPC: the disk is full; -ENOENT: there was no such row (removals,
+   vg_store_use_join); -EEXIST: the name is taken (additions); -EIO otherwise; -ECANCELED: the store
+   was closed before a LAZY operation could be written. */
+typedef void vg_store_cb(void *arg, int result);
+
+struct vg_store_opts {
+    const char *path; /* of the database file; made when missing (mode 0600) */
+    void (*notify)(
+        void *arg); /* "call vg_store_dispatch on the loop thread"; any thread; may be NULL */
+    void *notify_arg;
+    bool inline_writes; /* no thread: queued operations are written by vg_store_flush and _close */
+    unsigned max_pages; /* of the database, for tests of a full disk; 0: no limit */
+};
+
+/* Opens, migrates to this program's schema, starts the writer. Refuses a database that a newer
+   program has written, and one that another process has open. */
+int vg_store_open(const struct vg_store_opts *opts, struct vg_store **ret, struct vg_err *err);
+/* Writes what is queued, runs the remaining callbacks, joins the writer. NULL is fine. */
+void vg_store_close(struct vg_store *s);
+/* Runs the callbacks of what has been written. Callbacks may queue more. */
+void vg_store_dispatch(struct vg_store *s);
+/* Waits until everything queued before is committed (or failed) and runs the callbacks. 0, or the
+   -errno that LAZY operations are stuck on. */
+int vg_store_flush(struct vg_store *s);
+/* Queued and not yet written; for status and back-pressure. */
+size_t vg_store_backlog(const struct vg_store *s);
+
+/* --- writing. 0: queued, the callback (may be NULL) will run exactly once. -ENOMEM or -ENOBUFS:
+   not queued, it will not run. Everything passed is copied. --- */
+
+/* Adds or replaces. With an empty spec only a row that exists is updated, and spec, who and grant
+   stay as they are: state changes don't write the environment again. */
+int vg_store_put_task(struct vg_store *s, const struct vg_task_row *row, enum vg_store_sync sync,
+                      vg_store_cb *cb, void *arg);
+/* Forgets ended tasks that ended before `before_usec`, at most `limit` of them; the callback's
+   result is how many. */
+int vg_store_prune_tasks(struct vg_store *s, uint64_t before_usec, uint32_t limit, vg_store_cb *cb,
+                         void *arg);
+
+int vg_store_put_node(struct vg_store *s, const struct vg_node_row *row, enum vg_store_sync sync,
+                      vg_store_cb *cb, void *arg);
+int vg_store_del_node(struct vg_store *s, uint64_t id, enum vg_store_sync sync, vg_store_cb *cb,
+                      void *arg);
+
+int vg_store_put_org(struct vg_store *s, const struct vg_org_row *row, vg_store_cb *cb, void *arg);
+int vg_store_put_team(struct vg_store *s, const struct vg_team_row *row, vg_store_cb *cb,
+                      void *arg);
+/* put replaces; add answers -EEXIST when the name (or slot) is taken. Durable. */
+int vg_store_put_user(struct vg_store *s, const struct vg_user_row *row, vg_store_cb *cb,
+                      void *arg);
+int vg_store_add_user(struct vg_store *s, const struct vg_user_row *row, vg_store_cb *cb,
+                      void *arg);
+/* Removes the user's tokens too. Durable. */
+int vg_store_del_user(struct vg_store *s, const char *name, vg_store_cb *cb, void *arg);
+
+int vg_store_add_token(struct vg_store *s, const struct vg_token_row *row, vg_store_cb *cb,
+                       void *arg);
+int vg_store_del_token(struct vg_store *s, const char *id, vg_store_cb *cb, void *arg);
+int vg_store_touch_token(struct vg_store *s, const char *id, uint64_t used_usec); /* lazy */
+
+int vg_store_add_join(struct vg_store *s, const struct vg_join_row *row, vg_store_cb *cb,
+                      void *arg);
+/* Consumes a join token for `node`: succeeds for exactly one caller, durably; -ENOENT when it is
+   unknown, used or expired at `now_usec`. */
+int vg_store_use_join(struct vg_store *s, const char *id, uint64_t node, uint64_t now_usec,
+                      vg_store_cb *cb, void *arg);
+
+int vg_store_put_session(struct vg_store *s, const struct vg_session_row *row,
+                         enum vg_store_sync sync, vg_store_cb *cb, void *arg);
+int vg_store_del_session(struct vg_store *s, const char *user, const char *name, vg_store_cb *cb,
+                         void *arg);
+
+int vg_store_audit(struct vg_store *s, const struct vg_audit_row *row); /* committed, no callback */
+int vg_store_put_meta(struct vg_store *s, const char *key, const char *value,
+                      enum vg_store_sync sync, vg_store_cb *cb, void *arg);
+
+/* --- reading. Callbacks get rows that live until they return; a non-zero return stops the read and
+   is returned. Failures are -errno. --- */
+
+typedef int vg_task_row_cb(void *arg, const struct vg_task_row *row);
+
+/* What to load at start: every task that has not ended, oldest first. */
+int vg_store_load_tasks(struct vg_store *s, vg_task_row_cb *cb, void *arg);
+int vg_store_load_nodes(struct vg_store *s, int (*cb)(void *, const struct vg_node_row *),
+                        void *arg);
+int vg_store_load_orgs(struct vg_store *s, int (*cb)(void *, const struct vg_org_row *), void *arg);
+int vg_store_load_teams(struct vg_store *s, int (*cb)(void *, const struct vg_team_row *),
+                        void *arg);
+int vg_store_load_users(struct vg_store *s, int (*cb)(void *, const struct vg_user_row *),
+                        void *arg);
+/* Every API token, expired ones too; virgad holds them in memory. */
+int vg_store_load_tokens(struct vg_store *s, int (*cb)(void *, const struct vg_token_row *),
+                         void *arg);
+int vg_store_load_joins(struct vg_store *s, int (*cb)(void *, const struct vg_join_row *),
+                        void *arg);
+int vg_store_load_sessions(struct vg_store *s, int (*cb)(void *, const struct vg_session_row *),
+                           void *arg);
+/* Newest first. */
+int vg_store_load_audit(struct vg_store *s, uint32_t limit,
+                        int (*cb)(void *, const struct vg_audit_row *), void *arg);
+/* The value, caller frees; -ENOENT. */
+int vg_store_get_meta(struct vg_store *s, const char *key, char **ret);
+
+struct vg_task_filter {
+    const char *user;         /* NULL: everybody's */
+    const char *pool, *name;  /* NULL: any */
+    const char *const *state; /* any of these; n_states 0: any */
+    size_t n_states;          /* at most VG_TASK_FILTER_MAX */
+    const char *const *label; /* "k=v", all of these */
+    size_t n_labels;          /* at most VG_TASK_FILTER_MAX */
+    uint64_t before_usec;     /* page: created before this ... */
+    uint64_t before_id;       /* ... or at it with a smaller id; both 0: the first page */
+    uint32_t limit;           /* 0: VG_TASK_PAGE */
+    bool only_ended;          /* the caller has the others in memory */
+};
+#define VG_TASK_FILTER_MAX 16
+#define VG_TASK_PAGE 100
+
+/* Newest first, by (created, id). Rows carry spec, who and grant. */
+int vg_store_query_tasks(struct vg_store *s, const struct vg_task_filter *f, vg_task_row_cb *cb,
+                         void *arg);
+/* How many match; paging and limit are ignored. */
+int vg_store_count_tasks(struct vg_store *s, const struct vg_task_filter *f, uint64_t *ret);
+/* By id. -ENOENT when there is none. */
+int vg_store_get_task(struct vg_store *s, uint64_t id, vg_task_row_cb *cb, void *arg);
+/* By unique prefix of the id (1 to 16 hex digits) of `user`'s tasks (NULL: everybody's). 0 and the
+   id; -ENOENT; -EBUSY when several match. */
+int vg_store_find_prefix(struct vg_store *s, const char *prefix, const char *user,
+                         uint64_t *ret_id);
+/* The newest task of that name. -ENOENT. */
+int vg_store_find_name(struct vg_store *s, const char *name, const char *user, uint64_t *ret_id);
