@@ -23,7 +23,8 @@ enum vg_kpkt_kind {
     VG_K_START = 1,    /* fds: memfd with a packed Start, then as fd_mask in `a` says. Answered by STATE */
     VG_K_ATTACH = 2,   /* id task; a: 1 observe, 2 local (socket end means death); fds: channel */
     VG_K_KILL = 3,     /* id task; a signal, b grace usec; payload: text */
-    VG_K_LOG_ACK = 4,  /* id task; b offset */
+    VG_K_LOG_ACK = 4,  /* id task; b offset; a 1: what was sent beyond it is lost (new connection to the
+                          control plane): send again from the last acknowledged offset */
     VG_K_EXIT_ACK = 5, /* id task: forget it */
     VG_K_FORWARD = 6,  /* a port, b request number: answered by FORWARDED */
     VG_K_KEEP = 7,     /* b usec: session's keep time from the last task's end; 0: end the session now */
@@ -32,7 +33,8 @@ enum vg_kpkt_kind {
     VG_K_READY = 32,     /* the sandbox is prepared */
     VG_K_FAILED = 33,    /* it could not be; payload: text. The keeper leaves */
     VG_K_HELLO = 34,     /* first packet on an adopted connection: struct vg_kinfo */
-    VG_K_STATE = 35,     /* payload: packed TaskReport without `start` (with it after HELLO, as fd when large) */
+    VG_K_STATE = 35,     /* payload: packed TaskReport without `start`. Between HELLO and REPORTED one
+                            descriptor rides along: the memfd with the packed Start as it came */
     VG_K_LOG = 36,       /* id task; a 1: tail; b offset; payload: records */
     VG_K_FORWARDED = 37, /* a errno or 0, b request number; fds: socket */
     VG_K_IDLE = 38,      /* session: last task ended; gone: the keeper leaves after this */
@@ -72,8 +74,9 @@ struct vg_keeper_birth {
 
 /* Forks. In the parent: *ret_pid and the agent's end of the pair (non-blocking). The child never
    returns. `close_in_child` is called first in the child: it must close every descriptor of the
-   agent that the keeper should not hold. */
-int vg_keeper_spawn(const struct vg_keeper_birth *birth, void (*close_in_child)(void *user),
+   agent that the keeper should not hold, but never `keep_fd`. */
+int vg_keeper_spawn(const struct vg_keeper_birth *birth,
+                    void (*close_in_child)(int keep_fd, void *user),
                     void *user, pid_t *ret_pid, int *ret_fd, struct vg_err *err);
 
 /* Packet helpers for both sides. */

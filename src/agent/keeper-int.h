@@ -1,0 +1,150 @@
+#pragma once
+/* Inside the keeper. Three things, one file each, around one epoll loop:
+
+     keeper.c       life of the process: birth, agent's packets, deadlines, end
+     keeper-task.c  a task: pipes or terminal, start, input and output, exit
+     keeper-chan.c  a client's channel: task I/O frames in and out
+     keeper-log.c   shipping output to the control plane
+
+   What always holds:
+   K1  Output is dropped from the ring only when the owning client has acknowledged it (or there is
+       none to wait for) and the log has it or will not want it.
+   K2  EXIT goes to a channel after every record, and is reported to the agent after every record
+       that will be stored is acknowledged.
+   K3  Input bytes reach the task once, in order, whatever channel they came by.
+   K4  The process leaves only when no task is left, or when it never had one and its agent is gone. */
+#include "agent/keeper-ring.h"
+#include "agent/keeper.h"
+#include "base/buf.h"
+#include "base/list.h"
+#include "proto/virga.pb-c.h"
+
+#include <stdbool.h>
+#include <termios.h>
+
+struct keeper;
+
+/* What an epoll event points at. fn NULL: the object is dead, ignore. */
+struct source {
+    void (*fn)(struct keeper *k, void *obj, uint32_t events);
+    void *obj;
+    int fd;
+    uint32_t events; /* registered; 0: not in the set */
+};
+
+#define KEEPER_NEVER UINT64_MAX
+#define OWNER_AHEAD (2u << 20)     /* unacknowledged output bytes before the task is slowed */
+#define HANGUP_GRACE (10 * 1000000ULL)
+
+struct kchan {
+    struct vg_list link;  /* in task->chans, or keeper->graves */
+    struct ktask *task;   /* borrowed */
+    struct source src;
+    bool observe, local, owner, welcomed, exit_sent, left;
+    struct vg_buf in;     /* unparsed bytes */
+    struct vg_buf out;    /* control frames waiting */
+    uint64_t sent, acked; /* output offsets */
+    size_t frame_len;     /* records in the frame under way, from `sent` on; 0: none */
+    size_t frame_done;    /* bytes of it written, its own header included */
+    uint8_t frame_head[16];
+};
+
+enum ktask_state { KT_STARTING, KT_RUNNING, KT_EXITED };
+
+struct ktask {
+    struct vg_list link;
+    uint64_t id;
+    uint32_t attempt;
+    Vg__Pb__Start *start; /* owned */
+    int start_fd;         /* memfd as it came */
+    enum ktask_state state;
+    bool tty, detached, killed, hangup;
+    bool wait_known;      /* the command's wait status is there */
+    bool finished;        /* output drained and status known */
+    bool state_dirty;     /* the agent has not heard of the newest state */
+    bool exit_acked;
+    uint64_t started_usec, ended_usec;
+    int32_t status;
+    uint32_t reason;      /* never ran: base/reasons.tbl */
+    char text[300];
+    char kill_text[200];
+    struct vg_usage usage;
+
+    struct vg_ring ring;
+    struct source out[2]; /* stdout, stderr */
+    bool paused;
+    struct source in;     /* write end of stdin; fd -1: none or closed */
+    struct vg_buf in_buf;
+    uint64_t in_taken;    /* input offset accepted from channels */
+    uint64_t in_done;     /* delivered to the task */
+    uint64_t in_end;      /* offset of end of file, KEEPER_NEVER */
+    uint64_t in_told;     /* last INPUT_ACK */
+
+    struct vg_list chans;
+    struct kchan *owner;  /* the client whose reading paces the task, or NULL */
+    bool held;            /* a client was lost and may come back */
+    uint64_t held_acked;  /* what it had acknowledged */
+    uint64_t hold_until, kill_at;
+
+    uint64_t log_sent, log_acked;
+    bool log_tail;        /* past the head: only the end is still to come */
+    bool log_tail_begun;
+};
+
+struct keeper {
+    int epoll;
+    struct vg_sandbox *sb;
+    struct vg_keeper_birth birth;
+    struct source agent, listen, sandbox;
+    char sock_path[512];
+    struct vg_list tasks;
+    struct vg_list graves; /* channels to free after the batch */
+    bool had_task, sb_dead;
+    char session_key[256];
+    uint64_t keep_usec, session_until;
+    volatile uint64_t *lease; /* mapped */
+    uint64_t next_forward;
+    bool leaving;
+    uint8_t *pkt; /* VG_KPKT_MAX bytes */
+};
+
+/* keeper.c */
+void keeper_watch(struct keeper *k, struct source *s, uint32_t events);
+void keeper_unwatch(struct keeper *k, struct source *s); /* leaves the descriptor open */
+void keeper_close(struct keeper *k, struct source *s);
+int keeper_tell(struct keeper *k, enum vg_kpkt_kind kind, uint64_t id, uint64_t a, uint64_t b,
+                const void *payload, size_t len, const int *fds, size_t n_fds);
+void keeper_flush_agent(struct keeper *k); /* dirty states, then logs */
+
+/* keeper-task.c */
+void ktask_start(struct keeper *k, int start_fd, int chan_fd, int cwd_fd, int stdin_fd);
+void ktask_event(struct keeper *k, const struct vg_sandbox_event *ev);
+void ktask_read_output(struct keeper *k, struct ktask *t);
+void ktask_pace(struct keeper *k, struct ktask *t); /* resume or pause reading */
+void ktask_input(struct keeper *k, struct ktask *t, uint64_t offset, const uint8_t *p, size_t n);
+void ktask_input_end(struct keeper *k, struct ktask *t, uint64_t offset);
+void ktask_close_output(struct keeper *k, struct ktask *t, uint32_t stream);
+void ktask_winsize(struct ktask *t, const uint8_t *p);
+void ktask_kill(struct keeper *k, struct ktask *t, int signo, uint64_t grace_usec, const char *text);
+void ktask_finish(struct keeper *k, struct ktask *t);
+void ktask_free(struct keeper *k, struct ktask *t);
+struct ktask *ktask_find(struct keeper *k, uint64_t id);
+int ktask_report(struct keeper *k, struct ktask *t, bool with_start);
+void ktask_fail(struct keeper *k, struct ktask *t, enum vg_reason reason, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+uint64_t ktask_floor(const struct ktask *t); /* K1 */
+
+/* keeper-chan.c */
+struct kchan *kchan_new(struct keeper *k, struct ktask *t, int fd, bool observe, bool local);
+void kchan_flush(struct keeper *k, struct kchan *c);
+void kchan_flush_all(struct keeper *k, struct ktask *t);
+void kchan_drop(struct keeper *k, struct kchan *c); /* closes and buries; owner handling is the caller's */
+void kchan_frame(struct kchan *c, int kind, const void *a, size_t an, const void *b, size_t bn);
+void kchan_note(struct keeper *k, struct ktask *t, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* keeper-log.c */
+int klog_send(struct keeper *k, struct ktask *t); /* -EAGAIN when the agent's socket is full */
+void klog_acked(struct keeper *k, struct ktask *t, uint64_t offset);
+bool klog_done(const struct keeper *k, const struct ktask *t); /* all that will be stored is */
+void klog_restart(struct ktask *t); /* a new agent: send again what was not acknowledged */
