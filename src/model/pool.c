@@ -1,0 +1,77 @@
+/* What a pool grants. Pure. */
+#include "model/pool.h"
+
+#include "base/util.h"
+
+const struct vg_pool_conf *vg_pool_find(const struct vg_conf *c, const char *name,
+                                        struct vg_err *err) {
+    if (!name || !*name)
+        name = c->default_pool;
+    const struct vg_pool_conf *p = vg_conf_pool(c, name);
+    if (p)
+        return p;
+    const char *names[VG_CONF_POOLS_MAX];
+    size_t n = 0;
+    for (; n < c->n_pools && n < VG_CONF_POOLS_MAX; n++)
+        names[n] = c->pool[n].name;
+    const char *near = vg_conf_nearest(name, names, n);
+    if (near)
+        vg_err_set(err, VG_NOT_FOUND,
+                   "there is no pool '%.64s'; did you mean '%s'? ('virga pool list' shows all)",
+                   name, near);
+    else
+        vg_err_set(err, VG_NOT_FOUND, "there is no pool '%.64s'; 'virga pool list' shows them",
+                   name);
+    return NULL;
+}
+
+/* `max` 0: no limit. */
+static uint64_t pick(uint64_t want, uint64_t shape, uint64_t max, bool *too_much) {
+    uint64_t v = want ? want : shape;
+    *too_much = max && v > max;
+    return v;
+}
+
+static int refuse_size(const struct vg_pool_conf *p, const char *what, uint64_t v, uint64_t max,
+                       struct vg_err *err) {
+    char a[32], b[32];
+    return vg_err_set(err, VG_INVALID, "pool '%s' gives a task at most %s of %s (asked: %s)",
+                      p->name, vg_format_size(max, b, sizeof b), what,
+                      vg_format_size(v, a, sizeof a));
+}
+
+static int refuse_count(const struct vg_pool_conf *p, const char *what, uint64_t v, uint64_t max,
+                        struct vg_err *err) {
+    return vg_err_set(err, VG_INVALID, "pool '%s' gives a task at most %llu %s (asked: %llu)",
+                      p->name, (unsigned long long)max, what, (unsigned long long)v);
+}
+
+int vg_pool_grant(const struct vg_pool_conf *p, const Vg__Pb__Resources *want, struct vg_res *ret,
+                  struct vg_err *err) {
+    struct vg_res w = vg_res_from_pb(want), r;
+    bool much;
+    r.cpu_milli = (uint32_t)pick(w.cpu_milli, p->shape.cpu_milli, p->max.cpu_milli, &much);
+    if (much)
+        return vg_err_set(err, VG_INVALID, "pool '%s' gives a task at most %g CPUs (asked: %g)",
+                          p->name, p->max.cpu_milli / 1000.0, r.cpu_milli / 1000.0);
+    r.mem_bytes = pick(w.mem_bytes, p->shape.mem_bytes, p->max.mem_bytes, &much);
+    if (much)
+        return refuse_size(p, "memory", r.mem_bytes, p->max.mem_bytes, err);
+    r.gpus = (uint32_t)pick(w.gpus, p->shape.gpus, p->max.gpus, &much);
+    if (much)
+        return refuse_count(p, "GPUs", r.gpus, p->max.gpus, err);
+    r.pids = (uint32_t)pick(w.pids, p->shape.pids, p->max.pids, &much);
+    if (much)
+        return refuse_count(p, "processes", r.pids, p->max.pids, err);
+    r.disk_bytes = pick(w.disk_bytes, p->shape.disk_bytes, p->max.disk_bytes, &much);
+    if (much)
+        return refuse_size(p, "disk", r.disk_bytes, p->max.disk_bytes, err);
+    *ret = r;
+    return 0;
+}
+
+uint64_t vg_pool_time_usec(const struct vg_pool_conf *p, uint64_t want_usec) {
+    if (!p->max_time_usec)
+        return want_usec;
+    return want_usec && want_usec < p->max_time_usec ? want_usec : p->max_time_usec;
+}

@@ -1,0 +1,185 @@
+/* A task as the store keeps it. The three messages are packed one behind the other into one piece
+   of memory that the row borrows. Pure. */
+#include "model/task-row.h"
+
+#include "base/cleanup.h"
+#include "base/mem.h"
+
+static void format_gpus(uint64_t set, char *out, size_t n) {
+    size_t at = 0;
+    out[0] = 0;
+    for (unsigned i = 0; i < VG_NODE_GPUS_MAX; i++)
+        if (set >> i & 1)
+            at += (size_t)snprintf(out + at, n - at, at ? ",%u" : "%u", i);
+}
+
+static int parse_gpus(const char *s, uint64_t *ret) {
+    uint64_t set = 0;
+    while (s && *s) {
+        char *end;
+        unsigned long i = strtoul(s, &end, 10);
+        if (end == s || i >= VG_NODE_GPUS_MAX || (*end && *end != ','))
+            return -EBADMSG;
+        set |= 1ULL << i;
+        s = *end ? end + 1 : end;
+    }
+    *ret = set;
+    return 0;
+}
+
+static size_t labels_len(const Vg__Pb__TaskSpec *spec) {
+    size_t n = 1;
+    for (size_t i = 0; i < spec->n_label; i++)
+        n += strlen(spec->label[i]) + 1;
+    return n;
+}
+
+/* "k=v\n" for each label. Returns the end. */
+static char *put_labels(const Vg__Pb__TaskSpec *spec, char *out) {
+    for (size_t i = 0; i < spec->n_label; i++) {
+        size_t n = strlen(spec->label[i]);
+        memcpy(out, spec->label[i], n);
+        out[n] = '\n';
+        out += n + 1;
+    }
+    *out = 0;
+    return out + 1;
+}
+
+static int pack(const struct vg_task *t, bool whole, struct vg_task_pack *p,
+                struct vg_task_row *r) {
+    Vg__Pb__Resources grant = vg_res_to_pb(t->grant);
+    size_t n_labels = labels_len(t->spec);
+    size_t n_spec = whole ? vg__pb__task_spec__get_packed_size(t->spec) : 0;
+    size_t n_who = whole && t->who ? vg__pb__identity__get_packed_size(t->who) : 0;
+    size_t n_grant = whole ? vg__pb__resources__get_packed_size(&grant) : 0;
+    char *at = p->data = vg_alloc(n_labels + n_spec + n_who + n_grant);
+    if (!at)
+        return -ENOMEM;
+    r->labels = at;
+    at = put_labels(t->spec, at);
+    if (!whole)
+        return 0;
+    r->spec = (struct vg_bytes){at, n_spec};
+    at += vg__pb__task_spec__pack(t->spec, (uint8_t *)at);
+    r->who = (struct vg_bytes){at, n_who};
+    if (n_who)
+        at += vg__pb__identity__pack(t->who, (uint8_t *)at);
+    r->grant = (struct vg_bytes){at, n_grant};
+    vg__pb__resources__pack(&grant, (uint8_t *)at);
+    return 0;
+}
+
+int vg_task_to_row(const struct vg_task *t, bool whole, struct vg_task_pack *p,
+                   struct vg_task_row *ret) {
+    struct vg_task_row r = {
+        .id = t->id,
+        .user = t->user,
+        .team = t->team,
+        .pool = vg_task_pool(t),
+        .name = vg_task_name(t),
+        .session = t->spec->session,
+        .state = vg_task_state_name(t->state),
+        .ended = vg_task_is_ended(t),
+        .durable = t->durable,
+        .cancel = t->cancel,
+        .interactive = t->spec->interactive,
+        .attempt = t->attempt.number,
+        .node = t->last_node,
+        .retries_left = t->retries_left,
+        .status = t->status,
+        .reason = t->reason,
+        .reason_text = t->reason_text,
+        .created_usec = t->created_usec,
+        .started_usec = t->started_usec,
+        .ended_usec = t->ended_usec,
+        .parent = t->spec->parent,
+        .cpu_usec = t->cpu_usec,
+        .mem_peak_bytes = t->mem_peak_bytes,
+        .out_bytes = t->out_bytes,
+        .gpus = p->gpus,
+    };
+    format_gpus(t->gpus, p->gpus, sizeof p->gpus);
+    int e = pack(t, whole, p, &r);
+    if (e < 0)
+        return e;
+    *ret = r;
+    return 0;
+}
+
+void vg_task_pack_done(struct vg_task_pack *p) {
+    free(p->data);
+    *p = (struct vg_task_pack){0};
+}
+
+/* The attempt follows from the state: the row does not hold it twice. */
+static int restore_state(struct vg_task *t, const struct vg_task_row *row) {
+    if (vg_task_state_parse(row->state, &t->state) < 0 || parse_gpus(row->gpus, &t->gpus) < 0)
+        return -EBADMSG;
+    bool placed = t->state == VG_TASK_STARTING || t->state == VG_TASK_RUNNING;
+    t->attempt = (struct vg_attempt){
+        .number = row->attempt,
+        .node = placed ? row->node : 0,
+        .state = t->state == VG_TASK_STARTING  ? VG_ATTEMPT_STARTING
+                 : t->state == VG_TASK_RUNNING ? VG_ATTEMPT_RUNNING
+                 : !row->attempt               ? VG_ATTEMPT_NONE
+                 : t->state == VG_TASK_QUEUED  ? VG_ATTEMPT_LOST
+                                               : VG_ATTEMPT_ENDED,
+    };
+    t->last_node = row->node;
+    return 0;
+}
+
+static int restore_messages(struct vg_task *t, const struct vg_task_row *row) {
+    if (row->who.len) {
+        t->who = vg__pb__identity__unpack(NULL, row->who.len, row->who.data);
+        if (!t->who)
+            return -EBADMSG;
+    }
+    if (row->grant.len) {
+        Vg__Pb__Resources *g = vg__pb__resources__unpack(NULL, row->grant.len, row->grant.data);
+        if (!g)
+            return -EBADMSG;
+        t->grant = vg_res_from_pb(g);
+        vg__pb__resources__free_unpacked(g, NULL);
+    }
+    return 0;
+}
+
+static void restore_rest(struct vg_task *t, const struct vg_task_row *row) {
+    t->retries_left = row->retries_left;
+    t->status = row->status;
+    t->reason = row->reason ? vg_reason_from_wire(row->reason) : VG_OK;
+    t->reason_text = row->reason_text && *row->reason_text ? vg_strdup(row->reason_text) : NULL;
+    t->started_usec = row->started_usec;
+    t->ended_usec = row->ended_usec;
+    t->cpu_usec = row->cpu_usec;
+    t->mem_peak_bytes = row->mem_peak_bytes;
+    t->out_bytes = row->out_bytes;
+    t->durable = row->durable;
+    t->cancel = row->cancel;
+}
+
+int vg_task_from_row(const struct vg_task_row *row, struct vg_task **ret) {
+    Vg__Pb__TaskSpec *spec = vg__pb__task_spec__unpack(NULL, row->spec.len, row->spec.data);
+    if (!spec)
+        return -EBADMSG;
+    struct vg_task *t = vg_task_new(row->id, row->user ? row->user : "", row->team ? row->team : "",
+                                    spec, false, row->created_usec);
+    if (!t) {
+        vg__pb__task_spec__free_unpacked(spec, NULL);
+        return -ENOMEM;
+    }
+    int r = restore_state(t, row);
+    if (r == 0)
+        r = restore_messages(t, row);
+    restore_rest(t, row);
+    if (r == 0 && vg_task_check(t))
+        r = -EBADMSG;
+    if (r < 0) {
+        vg_task_free(t);
+        return r;
+    }
+    *ret = t;
+    return 0;
+}
