@@ -1,0 +1,177 @@
+/* Loading: file, YAML document, defaults for what was not said, checks across keys. */
+#include "conf/conf.h"
+
+#include "base/cleanup.h"
+#include "base/fault.h"
+#include "base/mem.h"
+#include "base/util.h"
+#include "conf/parse.h"
+
+static void set_numbers(struct vg_conf *c) {
+    c->limits.log_head_bytes = c->limits.log_tail_bytes = 8u << 20;
+    c->limits.tasks = 1000000;
+    c->limits.user_tasks = 100000;
+    c->limits.history_usec = 30ULL * 86400 * VG_USEC;
+    c->lease_usec = 60 * VG_USEC;
+}
+
+/* What the file left open. */
+static int fill(struct vg_conf *c) {
+    if (!c->listen && !(c->listen = vg_strdup("127.0.0.1:0")))
+        return -ENOMEM;
+    if (!c->advertise && !(c->advertise = vg_strdup("")))
+        return -ENOMEM;
+    if (!c->heartbeat_usec)
+        c->heartbeat_usec = VG_MIN(c->lease_usec / 6, 10 * VG_USEC);
+    if (!c->n_pools) {
+        struct vg_pool_conf *p = vg_grow(c->pool, &c->pools_cap, 1, sizeof *p);
+        if (!p)
+            return -ENOMEM;
+        c->pool = p;
+        *p = (struct vg_pool_conf){.name = vg_strdup("default"),
+                                   .description = vg_strdup("every node, nothing reserved")};
+        c->n_pools = 1;
+        if (!p->name || !p->description)
+            return -ENOMEM;
+    }
+    if (!c->default_pool && !(c->default_pool = vg_strdup(c->pool[0].name)))
+        return -ENOMEM;
+    return 0;
+}
+
+int vg_conf_default(struct vg_conf *ret) {
+    struct vg_conf c = {0};
+    set_numbers(&c);
+    if (fill(&c) < 0) {
+        vg_conf_done(&c);
+        *ret = (struct vg_conf){0};
+        return -ENOMEM;
+    }
+    *ret = c;
+    return 0;
+}
+
+static int check_whole(struct parse *p, const yaml_node_t *root, const struct vg_conf *c) {
+    if (c->heartbeat_usec * 3 > c->lease_usec)
+        return parse_fail(
+            p, root, "'heartbeat' must be at most a third of 'lease'; lower it or raise 'lease'");
+    if (vg_conf_pool(c, c->default_pool))
+        return 0;
+    const char *names[VG_CONF_POOLS_MAX];
+    for (size_t i = 0; i < c->n_pools; i++)
+        names[i] = c->pool[i].name;
+    const char *near = vg_conf_nearest(c->default_pool, names, c->n_pools);
+    return parse_fail(p, root, "'default_pool' names '%s', which is not among 'pools'; use '%s'",
+                      c->default_pool, near ? near : c->pool[0].name);
+}
+
+static int read_document(struct parse *p, struct vg_conf *c) {
+    const yaml_node_t *root = yaml_document_get_root_node(p->doc);
+    set_numbers(c);
+    int r = root ? parse_section(p, root, SECTION_top, c) : 0;
+    if (r < 0)
+        return r;
+    if (fill(c) < 0)
+        return parse_no_memory(p);
+    return root ? check_whole(p, root, c) : 0;
+}
+
+static int fail_yaml(const yaml_parser_t *y, const char *name, struct vg_err *err) {
+    if (y->error == YAML_MEMORY_ERROR)
+        return vg_err_sys(err, -ENOMEM, "cannot read %s", name);
+    size_t line = y->error == YAML_READER_ERROR ? y->mark.line : y->problem_mark.line;
+    return vg_err_set(err, VG_INVALID, "%s:%zu: not valid YAML: %s; check indentation and quotes",
+                      name, line + 1, y->problem ? y->problem : "unreadable text");
+}
+
+static int parse_open(yaml_parser_t *y, const char *name, struct vg_conf *c, struct vg_err *err) {
+    yaml_document_t doc, more;
+    if (!yaml_parser_load(y, &doc))
+        return fail_yaml(y, name, err);
+    struct parse p = {.file = name, .doc = &doc, .err = err};
+    int r = read_document(&p, c);
+    if (r >= 0 && yaml_document_get_root_node(&doc)) {
+        if (!yaml_parser_load(y, &more)) {
+            r = fail_yaml(y, name, err);
+        } else {
+            const yaml_node_t *again = yaml_document_get_root_node(&more);
+            if (again)
+                r = parse_fail(&p, again, "a second document begins here; keep one a file");
+            yaml_document_delete(&more);
+        }
+    }
+    yaml_document_delete(&doc);
+    return r;
+}
+
+int vg_conf_parse(const char *text, size_t len, const char *name, struct vg_conf *ret,
+                  struct vg_err *err) {
+    yaml_parser_t y;
+    struct vg_conf c = {0};
+    if (len > VG_CONF_BYTES_MAX)
+        return vg_err_set(err, VG_TOO_BIG, "%s is larger than %u bytes; shorten it", name,
+                          VG_CONF_BYTES_MAX);
+    if (vg_fault("alloc") < 0 || !yaml_parser_initialize(&y))
+        return vg_err_sys(err, -ENOMEM, "cannot read %s", name);
+    yaml_parser_set_input_string(&y, (const unsigned char *)text, len);
+    int r = parse_open(&y, name, &c, err);
+    yaml_parser_delete(&y);
+    if (r < 0) {
+        vg_conf_done(&c);
+        return r;
+    }
+    *ret = c;
+    return 0;
+}
+
+int vg_conf_load(const char *path, struct vg_conf *ret, struct vg_err *err) {
+    vg_auto_free char *text = NULL;
+    size_t len = 0;
+    int r = vg_read_file(path, VG_CONF_BYTES_MAX, &text, &len);
+    if (r < 0)
+        return vg_err_sys(err, r, "cannot read the configuration %s", path);
+    return vg_conf_parse(text, len, path, ret, err);
+}
+
+const struct vg_pool_conf *vg_conf_pool(const struct vg_conf *c, const char *name) {
+    for (size_t i = 0; i < c->n_pools; i++)
+        if (c->pool[i].name && strcmp(c->pool[i].name, name) == 0)
+            return &c->pool[i];
+    return NULL;
+}
+
+void vg_strings_done(struct vg_strings *l) {
+    for (size_t i = 0; i < l->n; i++)
+        free(l->item[i]);
+    free(l->item);
+    *l = (struct vg_strings){0};
+}
+
+void vg_labels_done(struct vg_labels *l) {
+    for (size_t i = 0; i < l->n; i++) {
+        free(l->item[i].key);
+        free(l->item[i].value);
+    }
+    free(l->item);
+    *l = (struct vg_labels){0};
+}
+
+void vg_pool_conf_done(struct vg_pool_conf *pool) {
+    free(pool->name);
+    free(pool->description);
+    vg_labels_done(&pool->nodes);
+    vg_strings_done(&pool->shared);
+    *pool = (struct vg_pool_conf){0};
+}
+
+void vg_conf_done(struct vg_conf *c) {
+    free(c->listen);
+    free(c->advertise);
+    free(c->default_pool);
+    vg_strings_done(&c->access.groups);
+    vg_strings_done(&c->access.users);
+    for (size_t i = 0; i < c->n_pools; i++)
+        vg_pool_conf_done(&c->pool[i]);
+    free(c->pool);
+    *c = (struct vg_conf){0};
+}

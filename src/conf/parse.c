@@ -1,0 +1,214 @@
+/* The walk over the YAML document: sections by their tables, lists, pools. The document is a graph
+   (aliases), but the walk follows the schema, whose depth is fixed, and every list is bounded. */
+#include "conf/parse.h"
+
+#include "base/cleanup.h"
+#include "base/mem.h"
+#include "base/util.h"
+
+static const struct key keys[] = {
+#define KEY(section, name, type, owner, field, min, max) \
+    {SECTION_##section, name, TYPE_##type, offsetof(struct owner, field), min, max},
+#include "conf/conf-keys.tbl"
+#undef KEY
+};
+_Static_assert(VG_COUNT(keys) <= 64, "a word remembers which keys were seen");
+
+static const char *const section_names[] = {
+    [SECTION_top] = "the configuration", [SECTION_access] = "'access'",
+    [SECTION_limits] = "'limits'",       [SECTION_pool] = "a pool",
+    [SECTION_nodes] = "'nodes'",         [SECTION_shape] = "a shape",
+};
+
+static int fail_unknown(struct parse *p, const yaml_node_t *at, enum section section,
+                        const char *name) {
+    const char *names[VG_COUNT(keys)] = {0};
+    char shown[SHOWN], list[256];
+    size_t n = 0, used = 0;
+    for (size_t i = 0; i < VG_COUNT(keys); i++)
+        if (keys[i].section == section)
+            names[n++] = keys[i].name;
+    const char *near = vg_conf_nearest(name, names, n);
+    parse_show(name, shown);
+    if (near)
+        return parse_fail(p, at, "unknown key '%s' in %s; did you mean '%s'?", shown,
+                          section_names[section], near);
+    for (size_t i = 0; i < n && used < sizeof list; i++)
+        used += (size_t)snprintf(list + used, sizeof list - used, i ? ", %s" : "%s", names[i]);
+    return parse_fail(p, at, "unknown key '%s' in %s; the keys there are %s", shown,
+                      section_names[section], list);
+}
+
+static const struct key *find_key(enum section section, const char *name) {
+    for (size_t i = 0; i < VG_COUNT(keys); i++)
+        if (keys[i].section == section && strcmp(keys[i].name, name) == 0)
+            return &keys[i];
+    return NULL;
+}
+
+/* Nothing (or null) stands for an empty section. */
+static bool is_null(const yaml_node_t *node) {
+    return node->type == YAML_SCALAR_NODE && node->data.scalar.style == YAML_PLAIN_SCALAR_STYLE &&
+           (node->data.scalar.length == 0 || strcmp((char *)node->data.scalar.value, "~") == 0 ||
+            strcmp((char *)node->data.scalar.value, "null") == 0);
+}
+
+static int read_pair(struct parse *p, const yaml_node_pair_t *pair, enum section section,
+                     void *base, uint64_t *seen) {
+    const yaml_node_t *k = yaml_document_get_node(p->doc, pair->key);
+    const yaml_node_t *v = yaml_document_get_node(p->doc, pair->value);
+    const char *name;
+    int r = parse_text(p, k, "a key", &name);
+    if (r < 0)
+        return r;
+    const struct key *key = find_key(section, name);
+    if (!key)
+        return fail_unknown(p, k, section, name);
+    uint64_t bit = 1ULL << (key - keys);
+    if (*seen & bit)
+        return parse_fail(p, k, "'%s' stands twice in %s; keep one", name, section_names[section]);
+    *seen |= bit;
+    return parse_value(p, v, key, base);
+}
+
+int parse_section(struct parse *p, const yaml_node_t *node, enum section section, void *base) {
+    uint64_t seen = 0;
+    if (is_null(node))
+        return 0;
+    if (node->type != YAML_MAPPING_NODE)
+        return parse_fail(p, node, "%s must be a mapping of keys to values, like 'key: value'",
+                          section_names[section]);
+    for (const yaml_node_pair_t *i = node->data.mapping.pairs.start;
+         i < node->data.mapping.pairs.top; i++) {
+        int r = read_pair(p, i, section, base, &seen);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int add_string(struct parse *p, struct vg_strings *l, const char *s) {
+    char **item = vg_grow(l->item, &l->cap, l->n + 1, sizeof *item);
+    if (!item)
+        return parse_no_memory(p);
+    l->item = item;
+    if (!(item[l->n] = vg_strdup(s)))
+        return parse_no_memory(p);
+    l->n++;
+    return 0;
+}
+
+static int check_list(struct parse *p, const yaml_node_t *node, const char *key, size_t max) {
+    if (node->type != YAML_SEQUENCE_NODE)
+        return parse_fail(p, node, "'%s' must be a list, like '%s: [a, b]'", key, key);
+    if ((size_t)(node->data.sequence.items.top - node->data.sequence.items.start) > max)
+        return parse_fail(p, node, "'%s' has more than %zu entries; shorten the list", key, max);
+    return 0;
+}
+
+int parse_strings(struct parse *p, const yaml_node_t *node, const struct key *key,
+                  struct vg_strings *ret) {
+    if (is_null(node))
+        return 0;
+    int r = check_list(p, node, key->name, VG_CONF_LIST_MAX);
+    const yaml_node_item_t *i = r < 0 ? NULL : node->data.sequence.items.start;
+    for (; r >= 0 && i < node->data.sequence.items.top; i++) {
+        const yaml_node_t *item = yaml_document_get_node(p->doc, *i);
+        const char *s;
+        r = parse_text(p, item, key->name, &s);
+        if (r >= 0 && (strlen(s) < key->min || strlen(s) > key->max))
+            r = parse_fail(p, item, "an entry of '%s' is empty or longer than %llu bytes",
+                           key->name, (unsigned long long)key->max);
+        if (r >= 0 && key->type == TYPE_PATHS && (s[0] != '/' || strstr(s, "/../")))
+            r = parse_fail(p, item, "'%s' lists absolute paths without '..', not '%.64s'",
+                           key->name, s);
+        if (r >= 0)
+            r = add_string(p, ret, s);
+    }
+    return r;
+}
+
+static int add_label(struct parse *p, struct vg_labels *l, const char *k, const char *v) {
+    struct vg_label *item = vg_grow(l->item, &l->cap, l->n + 1, sizeof *item);
+    if (!item)
+        return parse_no_memory(p);
+    l->item = item;
+    item[l->n] = (struct vg_label){vg_strdup(k), vg_strdup(v)};
+    l->n++;
+    return item[l->n - 1].key && item[l->n - 1].value ? 0 : parse_no_memory(p);
+}
+
+int parse_labels(struct parse *p, const yaml_node_t *node, const struct key *key,
+                 struct vg_labels *ret) {
+    if (is_null(node))
+        return 0;
+    if (node->type != YAML_MAPPING_NODE)
+        return parse_fail(p, node, "'%s' must be a mapping, like '{gpu: a100}'", key->name);
+    const yaml_node_pair_t *i = node->data.mapping.pairs.start, *top = node->data.mapping.pairs.top;
+    if (top - i > VG_CONF_LIST_MAX)
+        return parse_fail(p, node, "'%s' has more than %d entries; shorten it", key->name,
+                          VG_CONF_LIST_MAX);
+    int r = 0;
+    for (; r >= 0 && i < top; i++) {
+        const yaml_node_t *k = yaml_document_get_node(p->doc, i->key);
+        const char *ks = "", *vs = "";
+        r = parse_text(p, k, key->name, &ks);
+        if (r >= 0)
+            r = parse_text(p, yaml_document_get_node(p->doc, i->value), key->name, &vs);
+        if (r >= 0 && (!*ks || strchr(ks, '=') || strlen(ks) > key->max || strlen(vs) > key->max))
+            r = parse_fail(p, k, "a label needs a key without '=' of 1 to %llu bytes",
+                           (unsigned long long)key->max);
+        if (r >= 0)
+            r = add_label(p, ret, ks, vs);
+    }
+    return r;
+}
+
+static int check_pool(struct parse *p, const yaml_node_t *at, const struct vg_conf *c,
+                      const struct vg_pool_conf *pool) {
+    if (!pool->name)
+        return parse_fail(p, at, "a pool has no name; add 'name: ...'");
+    const struct vg_pool_conf *same = vg_conf_pool(c, pool->name);
+    if (same)
+        return parse_fail(p, at, "pool '%s' stands at line %u already; rename or remove one",
+                          pool->name, same->line);
+    const struct vg_res *s = &pool->shape, *m = &pool->max;
+    const char *over = m->cpu_milli && s->cpu_milli > m->cpu_milli      ? "cpus"
+                       : m->mem_bytes && s->mem_bytes > m->mem_bytes    ? "mem"
+                       : m->gpus && s->gpus > m->gpus                   ? "gpus"
+                       : m->pids && s->pids > m->pids                   ? "pids"
+                       : m->disk_bytes && s->disk_bytes > m->disk_bytes ? "disk"
+                                                                        : NULL;
+    if (over)
+        return parse_fail(p, at, "pool '%s': 'shape' gives more %s than 'max' allows; raise max.%s",
+                          pool->name, over, over);
+    return 0;
+}
+
+static int add_pool(struct parse *p, const yaml_node_t *node, struct vg_conf *c) {
+    struct vg_pool_conf pool = {.line = (unsigned)node->start_mark.line + 1};
+    int r = parse_section(p, node, SECTION_pool, &pool);
+    if (r >= 0)
+        r = check_pool(p, node, c, &pool);
+    if (r >= 0 && !pool.description && !(pool.description = vg_strdup("")))
+        r = parse_no_memory(p);
+    struct vg_pool_conf *all =
+        r < 0 ? NULL : vg_grow(c->pool, &c->pools_cap, c->n_pools + 1, sizeof *all);
+    if (r >= 0 && !all)
+        r = parse_no_memory(p);
+    if (r < 0) {
+        vg_pool_conf_done(&pool);
+        return r;
+    }
+    c->pool = all;
+    c->pool[c->n_pools++] = pool;
+    return 0;
+}
+
+int parse_pools(struct parse *p, const yaml_node_t *node, struct vg_conf *c) {
+    int r = check_list(p, node, "pools", VG_CONF_POOLS_MAX);
+    const yaml_node_item_t *i = r < 0 ? NULL : node->data.sequence.items.start;
+    for (; r >= 0 && i < node->data.sequence.items.top; i++)
+        r = add_pool(p, yaml_document_get_node(p->doc, *i), c);
+    return r;
+}

@@ -1,0 +1,198 @@
+/* Single values: text to its type, within its limits, into its place; failures with a remedy. */
+#include "conf/parse.h"
+
+#include "base/cleanup.h"
+#include "base/mem.h"
+#include "base/util.h"
+
+#include <ctype.h>
+
+int parse_fail(struct parse *p, const yaml_node_t *at, const char *fmt, ...) {
+    char text[VG_ERR_MAX];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    return vg_err_set(p->err, VG_INVALID, "%s:%zu: %s", p->file, at->start_mark.line + 1, text);
+}
+
+int parse_no_memory(struct parse *p) {
+    return vg_err_sys(p->err, -ENOMEM, "cannot read %s", p->file);
+}
+
+const char *parse_show(const char *s, char out[static SHOWN]) {
+    size_t i = 0;
+    for (; s[i] && i < SHOWN - 4; i++)
+        out[i] = isprint((unsigned char)s[i]) ? s[i] : '?';
+    if (s[i])
+        memcpy(out + i, "...", 3), i += 3;
+    out[i] = 0;
+    return out;
+}
+
+int parse_text(struct parse *p, const yaml_node_t *node, const char *key, const char **ret) {
+    if (node->type != YAML_SCALAR_NODE)
+        return parse_fail(p, node, "%s must be plain text or a number, not a list or mapping", key);
+    const char *s = (const char *)node->data.scalar.value;
+    if (strlen(s) != node->data.scalar.length)
+        return parse_fail(p, node, "%s holds a zero byte; remove it", key);
+    *ret = s;
+    return 0;
+}
+
+static int fail_value(struct parse *p, const yaml_node_t *node, const struct key *key,
+                      const char *s, const char *expected) {
+    char shown[SHOWN];
+    return parse_fail(p, node, "'%s' is '%s', but must be %s", key->name, parse_show(s, shown),
+                      expected);
+}
+
+static int put_string(struct parse *p, char **place, const char *s) {
+    char *copy = vg_strdup(s);
+    if (!copy)
+        return parse_no_memory(p);
+    free(*place);
+    *place = copy;
+    return 0;
+}
+
+static int read_string(struct parse *p, const yaml_node_t *node, const struct key *key,
+                       const char *s, char **place) {
+    size_t n = strlen(s);
+    if (n < key->min || n > key->max)
+        return parse_fail(p, node, "'%s' must be %llu to %llu bytes long", key->name,
+                          (unsigned long long)key->min, (unsigned long long)key->max);
+    if (key->type == TYPE_NAME && !vg_conf_name_valid(s))
+        return fail_value(p, node, key, s,
+                          "letters, digits, '.', '_' or '-', beginning with a letter or digit");
+    if (key->type == TYPE_ADDRESS) {
+        const char *colon = strrchr(s, ':');
+        uint64_t port;
+        if (!colon || colon == s || vg_parse_u64(colon + 1, &port) < 0 || port > 65535)
+            return fail_value(p, node, key, s, "HOST:PORT, like 127.0.0.1:7480 or [::]:7480");
+    }
+    return put_string(p, place, s);
+}
+
+static const struct {
+    int (*parse)(const char *, uint64_t *);
+    const char *expected;
+} numbers[] = {
+    [TYPE_SIZE] = {vg_parse_size, "a size, like 512M or 8G"},
+    [TYPE_DURATION] = {vg_parse_duration, "a duration, like 90s, 30m or 1h30m"},
+    [TYPE_COUNT] = {vg_parse_u64, "a whole number"},
+    [TYPE_COUNT32] = {vg_parse_u64, "a whole number"},
+    [TYPE_MILLI32] = {vg_parse_milli, "a number of CPUs, like 2 or 0.5"},
+};
+
+static void show_number(enum key_type type, uint64_t v, char *out, size_t n) {
+    if (type == TYPE_SIZE)
+        vg_format_size(v, out, n);
+    else if (type == TYPE_DURATION)
+        snprintf(out, n, "%gs", (double)v / (double)VG_USEC);
+    else if (type == TYPE_MILLI32)
+        snprintf(out, n, "%g", (double)v / 1000);
+    else
+        snprintf(out, n, "%llu", (unsigned long long)v);
+}
+
+static int read_number(struct parse *p, const yaml_node_t *node, const struct key *key,
+                       const char *s, void *place) {
+    uint64_t v;
+    if (numbers[key->type].parse(s, &v) < 0)
+        return fail_value(p, node, key, s, numbers[key->type].expected);
+    if (v < key->min || v > key->max) {
+        char shown[SHOWN], lo[40], hi[40];
+        show_number(key->type, key->min, lo, sizeof lo);
+        show_number(key->type, key->max, hi, sizeof hi);
+        return parse_fail(p, node, "'%s' is %s, but must be between %s and %s", key->name,
+                          parse_show(s, shown), lo, hi);
+    }
+    if (key->type == TYPE_COUNT32 || key->type == TYPE_MILLI32)
+        *(uint32_t *)place = (uint32_t)v;
+    else
+        *(uint64_t *)place = v;
+    return 0;
+}
+
+static const char *const networks[] = {
+    [VG_NETWORK_NAT] = "nat",
+    [VG_NETWORK_HOST] = "host",
+    [VG_NETWORK_NONE] = "none",
+};
+static const char *const classes[] = {[VG_CLASS_DEDICATED] = "dedicated"};
+static const char *const later[] = {"shared", "mig", "bare-metal"};
+
+const char *vg_network_name(enum vg_network n) {
+    return (unsigned)n < VG_COUNT(networks) ? networks[n] : "?";
+}
+
+const char *vg_pool_class_name(enum vg_pool_class c) {
+    return (unsigned)c < VG_COUNT(classes) ? classes[c] : "?";
+}
+
+static int read_network(struct parse *p, const yaml_node_t *node, const struct key *key,
+                        const char *s, enum vg_network *place) {
+    for (unsigned i = 0; i < VG_COUNT(networks); i++)
+        if (strcmp(s, networks[i]) == 0) {
+            *place = i;
+            return 0;
+        }
+    return fail_value(p, node, key, s, "nat, host or none");
+}
+
+static int read_class(struct parse *p, const yaml_node_t *node, const struct key *key,
+                      const char *s, enum vg_pool_class *place) {
+    for (unsigned i = 0; i < VG_COUNT(later); i++)
+        if (strcmp(s, later[i]) == 0)
+            return parse_fail(p, node, "class '%s' is not offered yet; use 'dedicated'", s);
+    if (strcmp(s, classes[VG_CLASS_DEDICATED]) != 0)
+        return fail_value(p, node, key, s, "dedicated");
+    *place = VG_CLASS_DEDICATED;
+    return 0;
+}
+
+static int read_scalar(struct parse *p, const yaml_node_t *node, const struct key *key,
+                       void *place) {
+    char name[64];
+    const char *s;
+    snprintf(name, sizeof name, "'%s'", key->name);
+    int r = parse_text(p, node, name, &s);
+    if (r < 0)
+        return r;
+    switch (key->type) {
+    case TYPE_ADDRESS:
+    case TYPE_STRING:
+    case TYPE_NAME:
+        return read_string(p, node, key, s, place);
+    case TYPE_NETWORK:
+        return read_network(p, node, key, s, place);
+    case TYPE_CLASS:
+        return read_class(p, node, key, s, place);
+    default:
+        return read_number(p, node, key, s, place);
+    }
+}
+
+int parse_value(struct parse *p, const yaml_node_t *node, const struct key *key, void *base) {
+    void *place = (char *)base + key->offset;
+    switch (key->type) {
+    case TYPE_STRINGS:
+    case TYPE_PATHS:
+        return parse_strings(p, node, key, place);
+    case TYPE_LABELS:
+        return parse_labels(p, node, key, base);
+    case TYPE_ACCESS:
+        return parse_section(p, node, SECTION_access, base);
+    case TYPE_LIMITS:
+        return parse_section(p, node, SECTION_limits, base);
+    case TYPE_NODES:
+        return parse_section(p, node, SECTION_nodes, place);
+    case TYPE_SHAPE:
+        return parse_section(p, node, SECTION_shape, place);
+    case TYPE_POOLS:
+        return parse_pools(p, node, base);
+    default:
+        return read_scalar(p, node, key, place);
+    }
+}
