@@ -45,7 +45,8 @@ bool vg_conn_is_local(const struct vg_conn *c);
 int vg_conn_peer_cred(const struct vg_conn *c, pid_t *pid, uid_t *uid, gid_t *gid); /* unix only */
 const char *vg_conn_peer_cn(const struct vg_conn *c);      /* certificate CN or NULL */
 const char *vg_conn_peer_address(const struct vg_conn *c); /* "10.0.0.1:443", "unix" */
-size_t vg_conn_queued(const struct vg_conn *c);            /* bytes waiting to be written */
+bool vg_conn_resumed(const struct vg_conn *c);  /* TLS: an earlier session was continued */
+size_t vg_conn_queued(const struct vg_conn *c); /* bytes waiting to be written */
 uint64_t vg_conn_last_heard_usec(const struct vg_conn *c); /* CLOCK_BOOTTIME of the last bytes */
 
 struct vg_stream_ops {
@@ -62,15 +63,21 @@ struct vg_stream_ops {
    NULL: out of memory, too many streams, or a bad id. */
 struct vg_stream *vg_stream_new(struct vg_conn *c, uint32_t id, const struct vg_stream_ops *ops,
                                 void *user);
+/* A stream may be made with ops NULL: what comes is kept (at most one credit) until it gets ops or
+   a pump. Such a stream is never freed behind its owner's back: when it or its connection ends it
+   stays, dead, until vg_stream_free(). -EPIPE on a dead one, which stays the caller's. What was
+   kept is told from the loop, never from inside this call. */
+int vg_stream_set_ops(struct vg_stream *s, const struct vg_stream_ops *ops, void *user);
 uint32_t vg_stream_id(const struct vg_stream *s);
-struct vg_conn *vg_stream_conn(struct vg_stream *s);
+struct vg_conn *vg_stream_conn(struct vg_stream *s); /* NULL when dead */
 /* Bytes that may be sent now: the peer's credit, and no more than the connection's own queue
    should hold. */
 size_t vg_stream_room(const struct vg_stream *s);
 int vg_stream_send(struct vg_stream *s, const void *data, size_t n); /* n <= room */
 void vg_stream_consumed(struct vg_stream *s, size_t n);
 void vg_stream_end(struct vg_stream *s); /* half-close */
-/* Ends it in both directions (RESET unless both sides have ended) and frees it, without on_reset. */
+/* Ends it in both directions (RESET unless both sides have ended) and frees it, without on_reset.
+ */
 void vg_stream_free(struct vg_stream *s, enum vg_reason reason);
 
 /* Pumps: join two carriers until both directions have ended or either breaks; then everything is
