@@ -21,8 +21,9 @@
 void kchan_frame(struct kchan *c, int kind, const void *a, size_t an, const void *b, size_t bn) {
     uint8_t h[VG_TIO_HEADER];
     vg_tio_header(h, (enum vg_tio_kind)kind, (uint32_t)(an + bn));
-    if (vg_buf_len(&c->out) + an + bn > CHAN_CONTROL_MAX || vg_buf_append(&c->out, h, sizeof(h)) < 0 ||
-        vg_buf_append(&c->out, a, an) < 0 || vg_buf_append(&c->out, b, bn) < 0)
+    if (vg_buf_len(&c->out) + an + bn > CHAN_CONTROL_MAX ||
+        vg_buf_append(&c->out, h, sizeof(h)) < 0 || vg_buf_append(&c->out, a, an) < 0 ||
+        vg_buf_append(&c->out, b, bn) < 0)
         c->left = true; /* no memory, or a client that reads nothing: it goes at the next flush */
 }
 
@@ -154,7 +155,8 @@ void kchan_flush(struct keeper *k, struct kchan *c) {
 }
 
 void kchan_flush_all(struct keeper *k, struct ktask *t) {
-    vg_list_for_each_safe(it, &t->chans) kchan_flush(k, vg_list_entry(it, struct kchan, link));
+    vg_list_for_each_safe (it, &t->chans)
+        kchan_flush(k, vg_list_entry(it, struct kchan, link));
 }
 
 static void on_hello(struct keeper *k, struct kchan *c, const uint8_t *p, size_t n) {
@@ -191,7 +193,8 @@ static void on_hello(struct keeper *k, struct kchan *c, const uint8_t *p, size_t
     uint8_t w[20];
     vg_put64(w, t->in_taken);
     vg_put64(w + 8, c->sent);
-    vg_put32(w + 16, (t->tty ? 1u : 0) | (t->state != KT_STARTING ? 2u : 0) | (t->finished ? 4u : 0));
+    vg_put32(w + 16,
+             (t->tty ? 1u : 0) | (t->state != KT_STARTING ? 2u : 0) | (t->finished ? 4u : 0));
     kchan_frame(c, VG_TIO_WELCOME, w, sizeof(w), NULL, 0);
     c->welcomed = true;
 }
@@ -287,7 +290,8 @@ static void chan_ready(struct keeper *k, void *obj, uint32_t events) {
 
 struct kchan *kchan_new(struct keeper *k, struct ktask *t, int fd, bool observe, bool local) {
     size_t n = 0;
-    vg_list_for_each(it, &t->chans) n++;
+    vg_list_for_each (it, &t->chans)
+        n++;
     struct kchan *c = n < CHANS_MAX ? calloc(1, sizeof(*c)) : NULL;
     if (!c) {
         close(fd);
@@ -311,7 +315,7 @@ void kchan_note(struct keeper *k, struct ktask *t, const char *fmt, ...) {
     va_end(ap);
     if (n <= 0)
         return;
-    vg_list_for_each_safe(it, &t->chans) {
+    vg_list_for_each_safe (it, &t->chans) {
         struct kchan *c = vg_list_entry(it, struct kchan, link);
         kchan_frame(c, VG_TIO_NOTE, text, VG_MIN((size_t)n, sizeof(text) - 1), NULL, 0);
         kchan_flush(k, c);

@@ -12,7 +12,8 @@
    K2  EXIT goes to a channel after every record, and is reported to the agent after every record
        that will be stored is acknowledged.
    K3  Input bytes reach the task once, in order, whatever channel they came by.
-   K4  The process leaves only when no task is left, or when it never had one and its agent is gone. */
+   K4  The process leaves only when no task is left, or when it never had one and its agent is gone.
+ */
 #include "agent/keeper-ring.h"
 #include "agent/keeper.h"
 #include "base/buf.h"
@@ -33,12 +34,12 @@ struct source {
 };
 
 #define KEEPER_NEVER UINT64_MAX
-#define OWNER_AHEAD (2u << 20)     /* unacknowledged output bytes before the task is slowed */
+#define OWNER_AHEAD (2u << 20) /* unacknowledged output bytes before the task is slowed */
 #define HANGUP_GRACE (10 * 1000000ULL)
 
 struct kchan {
-    struct vg_list link;  /* in task->chans, or keeper->graves */
-    struct ktask *task;   /* borrowed */
+    struct vg_list link; /* in task->chans, or keeper->graves */
+    struct ktask *task;  /* borrowed */
     struct source src;
     bool observe, local, owner, welcomed, exit_sent, left;
     struct vg_buf in;     /* unparsed bytes */
@@ -59,13 +60,13 @@ struct ktask {
     int start_fd;         /* memfd as it came */
     enum ktask_state state;
     bool tty, detached, killed, hangup;
-    bool wait_known;      /* the command's wait status is there */
-    bool finished;        /* output drained and status known */
-    bool state_dirty;     /* the agent has not heard of the newest state */
+    bool wait_known;  /* the command's wait status is there */
+    bool finished;    /* output drained and status known */
+    bool state_dirty; /* the agent has not heard of the newest state */
     bool exit_acked;
     uint64_t started_usec, ended_usec;
     int32_t status;
-    uint32_t reason;      /* never ran: base/reasons.tbl */
+    uint32_t reason; /* never ran: base/reasons.tbl */
     char text[300];
     char kill_text[200];
     struct vg_usage usage;
@@ -73,21 +74,21 @@ struct ktask {
     struct vg_ring ring;
     struct source out[2]; /* stdout, stderr */
     bool paused;
-    struct source in;     /* write end of stdin; fd -1: none or closed */
+    struct source in; /* write end of stdin; fd -1: none or closed */
     struct vg_buf in_buf;
-    uint64_t in_taken;    /* input offset accepted from channels */
-    uint64_t in_done;     /* delivered to the task */
-    uint64_t in_end;      /* offset of end of file, KEEPER_NEVER */
-    uint64_t in_told;     /* last INPUT_ACK */
+    uint64_t in_taken; /* input offset accepted from channels */
+    uint64_t in_done;  /* delivered to the task */
+    uint64_t in_end;   /* offset of end of file, KEEPER_NEVER */
+    uint64_t in_told;  /* last INPUT_ACK */
 
     struct vg_list chans;
-    struct kchan *owner;  /* the client whose reading paces the task, or NULL */
-    bool held;            /* a client was lost and may come back */
-    uint64_t held_acked;  /* what it had acknowledged */
+    struct kchan *owner; /* the client whose reading paces the task, or NULL */
+    bool held;           /* a client was lost and may come back */
+    uint64_t held_acked; /* what it had acknowledged */
     uint64_t hold_until, kill_at;
 
     uint64_t log_sent, log_acked;
-    bool log_tail;        /* past the head: only the end is still to come */
+    bool log_tail; /* past the head: only the end is still to come */
     bool log_tail_begun;
 };
 
@@ -125,7 +126,8 @@ void ktask_input(struct keeper *k, struct ktask *t, uint64_t offset, const uint8
 void ktask_input_end(struct keeper *k, struct ktask *t, uint64_t offset);
 void ktask_close_output(struct keeper *k, struct ktask *t, uint32_t stream);
 void ktask_winsize(struct ktask *t, const uint8_t *p);
-void ktask_kill(struct keeper *k, struct ktask *t, int signo, uint64_t grace_usec, const char *text);
+void ktask_kill(struct keeper *k, struct ktask *t, int signo, uint64_t grace_usec,
+                const char *text);
 void ktask_finish(struct keeper *k, struct ktask *t);
 void ktask_free(struct keeper *k, struct ktask *t);
 struct ktask *ktask_find(struct keeper *k, uint64_t id);
@@ -138,7 +140,8 @@ uint64_t ktask_floor(const struct ktask *t); /* K1 */
 struct kchan *kchan_new(struct keeper *k, struct ktask *t, int fd, bool observe, bool local);
 void kchan_flush(struct keeper *k, struct kchan *c);
 void kchan_flush_all(struct keeper *k, struct ktask *t);
-void kchan_drop(struct keeper *k, struct kchan *c); /* closes and buries; owner handling is the caller's */
+void kchan_drop(struct keeper *k,
+                struct kchan *c); /* closes and buries; owner handling is the caller's */
 void kchan_frame(struct kchan *c, int kind, const void *a, size_t an, const void *b, size_t bn);
 void kchan_note(struct keeper *k, struct ktask *t, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));

@@ -31,8 +31,8 @@ static int ring_map(struct vg_ring *r) {
         return 0;
     if (vg_fault("alloc") < 0)
         return -ENOMEM;
-    void *p = mmap(NULL, r->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                   -1, 0);
+    void *p = mmap(NULL, r->size, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
         return -errno;
     r->base = p;

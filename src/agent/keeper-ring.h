@@ -31,7 +31,8 @@ int vg_ring_iov(const struct vg_ring *r, uint64_t from, size_t n, struct iovec o
 void vg_ring_copy(const struct vg_ring *r, uint64_t from, void *out, size_t n);
 /* Length of the record that starts at `at`, header included. */
 size_t vg_ring_record_len(const struct vg_ring *r, uint64_t at);
-/* How many bytes of whole records lie from `from` on, at most `max` (0 when the first is longer). */
+/* How many bytes of whole records lie from `from` on, at most `max` (0 when the first is longer).
+ */
 size_t vg_ring_whole(const struct vg_ring *r, uint64_t from, size_t max);
 /* First record at or after `want`. */
 uint64_t vg_ring_seek(const struct vg_ring *r, uint64_t want);

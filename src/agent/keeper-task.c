@@ -23,7 +23,7 @@
 #define PIPE_BIG (1 << 20)
 
 struct ktask *ktask_find(struct keeper *k, uint64_t id) {
-    vg_list_for_each(it, &k->tasks) {
+    vg_list_for_each (it, &k->tasks) {
         struct ktask *t = vg_list_entry(it, struct ktask, link);
         if (t->id == id)
             return t;
@@ -42,7 +42,8 @@ static void output_closed(struct keeper *k, struct ktask *t, int i) {
     ktask_finish(k, t);
 }
 
-/* Reads one of the outputs into the ring until it is dry, the ring is full, or the budget is spent. */
+/* Reads one of the outputs into the ring until it is dry, the ring is full, or the budget is spent.
+ */
 static void read_one(struct keeper *k, struct ktask *t, int i) {
     size_t budget = READ_BUDGET;
     uint64_t now = vg_wall_usec();
@@ -53,8 +54,8 @@ static void read_one(struct keeper *k, struct ktask *t, int i) {
             ktask_pace(k, t);
             return;
         }
-        ssize_t n = vg_ring_read(&t->ring, t->out[i].fd, i == 0 ? VG_REC_STDOUT : VG_REC_STDERR,
-                                 room, now);
+        ssize_t n =
+            vg_ring_read(&t->ring, t->out[i].fd, i == 0 ? VG_REC_STDOUT : VG_REC_STDERR, room, now);
         if (n == -EAGAIN)
             return;
         if (n <= 0) { /* EIO is a terminal's way of saying end of file */
@@ -241,7 +242,8 @@ static void set_terminal(int master, int slave, const Vg__Pb__Terminal *tt, bool
     ioctl(master, TIOCSWINSZ, &w);
 }
 
-static int open_terminal(struct keeper *k, struct ktask *t, bool raw, int *ret_master, int *ret_slave) {
+static int open_terminal(struct keeper *k, struct ktask *t, bool raw, int *ret_master,
+                         int *ret_slave) {
     const Vg__Pb__Identity *who = t->start->who;
     int r = vg_sandbox_open_pty(k->sb, who->uid, who->gid, ret_master, ret_slave);
     if (r < 0)
@@ -250,7 +252,8 @@ static int open_terminal(struct keeper *k, struct ktask *t, bool raw, int *ret_m
     return vg_set_nonblock(*ret_master, true);
 }
 
-static int make_pipe(struct keeper *k, struct ktask *t, int *ret_ours, int *ret_theirs, bool input) {
+static int make_pipe(struct keeper *k, struct ktask *t, int *ret_ours, int *ret_theirs,
+                     bool input) {
     int p[2];
     const Vg__Pb__Identity *who = t->start->who;
     if (pipe2(p, O_CLOEXEC) < 0)
@@ -263,8 +266,16 @@ static int make_pipe(struct keeper *k, struct ktask *t, int *ret_ours, int *ret_
     return vg_set_nonblock(*ret_ours, true);
 }
 
+/* A descriptor the caller has closed: using it fails with EBADF, as it would there. */
+static int closed_fd(int fd) {
+    int n = open("/dev/null", (fd == 0 ? O_WRONLY : O_RDONLY) | O_CLOEXEC);
+    return n < 0 ? -errno : n;
+}
+
 static int make_output(struct keeper *k, struct ktask *t, struct stdio *s, int fd, bool tty) {
     int ours = -1;
+    if (t->start->spec->closed >> fd & 1)
+        return (s->child[fd] = closed_fd(fd)) < 0 ? s->child[fd] : 0;
     int r = tty ? open_terminal(k, t, true, &ours, &s->child[fd])
                 : make_pipe(k, t, &ours, &s->child[fd], false);
     t->out[fd - 1] = (struct source){.fn = out_ready, .obj = t, .fd = ours};
@@ -289,6 +300,8 @@ static int make_stdin(struct keeper *k, struct ktask *t, struct stdio *s, int st
         t->in = (struct source){.fn = in_ready, .obj = t, .fd = ours};
         return r;
     }
+    if (t->start->spec->closed & 1)
+        return (s->child[0] = closed_fd(0)) < 0 ? s->child[0] : 0;
     s->child[0] = open("/dev/null", O_RDONLY | O_CLOEXEC);
     return s->child[0] < 0 ? -errno : 0;
 }
@@ -368,7 +381,8 @@ static char **make_argv(const Vg__Pb__TaskSpec *spec) {
     return v;
 }
 
-static int do_exec(struct keeper *k, struct ktask *t, struct stdio *s, int cwd_fd, struct vg_err *err) {
+static int do_exec(struct keeper *k, struct ktask *t, struct stdio *s, int cwd_fd,
+                   struct vg_err *err) {
     const Vg__Pb__Start *st = t->start;
     const Vg__Pb__TaskSpec *spec = st->spec;
     const Vg__Pb__Resources *g = st->grant;
@@ -380,7 +394,9 @@ static int do_exec(struct keeper *k, struct ktask *t, struct stdio *s, int cwd_f
     for (size_t i = 0; i < st->n_shared_path && i < VG_COUNT(paths); i++)
         if ((paths[i] = bytes_dup(&st->shared_path[i])))
             binds[n_binds++] = (struct vg_bind){.path = paths[i], .fd = -1};
-    if (cwd_fd >= 0)
+    /* Without a descriptor (the task outlived a restart) the path is opened with the user's rights.
+     */
+    if (cwd && (cwd_fd >= 0 || st->who->local))
         binds[n_binds++] = (struct vg_bind){.path = cwd, .fd = cwd_fd};
     struct vg_rlimit rl[16];
     size_t n_rl = 0;
@@ -555,7 +571,8 @@ static void command_exited(struct keeper *k, struct ktask *t, int wait_status) {
     if (t->kill_text[0])
         snprintf(t->text, sizeof(t->text), "%s", t->kill_text);
     if (!k->session_key[0] && (t->out[0].fd >= 0 || t->out[1].fd >= 0)) {
-        /* Pipes may be held by processes the command left behind: the task ends with its command. */
+        /* Pipes may be held by processes the command left behind: the task ends with its command.
+         */
         ktask_read_output(k, t);
         if (t->out[0].fd >= 0 || t->out[1].fd >= 0)
             vg_sandbox_kill_all(k->sb);
@@ -568,7 +585,7 @@ static void command_exited(struct keeper *k, struct ktask *t, int wait_status) {
 void ktask_event(struct keeper *k, const struct vg_sandbox_event *ev) {
     if (ev->kind == VG_SB_DEAD) {
         k->sb_dead = true;
-        vg_list_for_each_safe(it, &k->tasks) {
+        vg_list_for_each_safe (it, &k->tasks) {
             struct ktask *t = vg_list_entry(it, struct ktask, link);
             if (t->wait_known)
                 continue;
@@ -589,7 +606,7 @@ void ktask_event(struct keeper *k, const struct vg_sandbox_event *ev) {
         t->state = KT_RUNNING;
         t->started_usec = vg_wall_usec();
         vg_put32(p, (uint32_t)ev->pid);
-        vg_list_for_each_safe(it, &t->chans) {
+        vg_list_for_each_safe (it, &t->chans) {
             struct kchan *c = vg_list_entry(it, struct kchan, link);
             kchan_frame(c, VG_TIO_STARTED, p, sizeof(p), NULL, 0);
             kchan_flush(k, c);
@@ -615,7 +632,8 @@ void ktask_event(struct keeper *k, const struct vg_sandbox_event *ev) {
     }
 }
 
-void ktask_kill(struct keeper *k, struct ktask *t, int signo, uint64_t grace_usec, const char *text) {
+void ktask_kill(struct keeper *k, struct ktask *t, int signo, uint64_t grace_usec,
+                const char *text) {
     if (t->wait_known)
         return;
     if (text && *text && !t->kill_text[0])
@@ -670,7 +688,8 @@ int ktask_report(struct keeper *k, struct ktask *t, bool with_start) {
 }
 
 void ktask_free(struct keeper *k, struct ktask *t) {
-    vg_list_for_each_safe(it, &t->chans) kchan_drop(k, vg_list_entry(it, struct kchan, link));
+    vg_list_for_each_safe (it, &t->chans)
+        kchan_drop(k, vg_list_entry(it, struct kchan, link));
     keeper_close(k, &t->out[0]);
     keeper_close(k, &t->out[1]);
     keeper_close(k, &t->in);

@@ -57,7 +57,7 @@ int keeper_tell(struct keeper *k, enum vg_kpkt_kind kind, uint64_t id, uint64_t 
 void keeper_flush_agent(struct keeper *k) {
     if (k->agent.fd < 0)
         return;
-    vg_list_for_each(it, &k->tasks) {
+    vg_list_for_each (it, &k->tasks) {
         struct ktask *t = vg_list_entry(it, struct ktask, link);
         if (klog_send(k, t) == -EAGAIN)
             return;
@@ -127,7 +127,7 @@ static void on_packet(struct keeper *k, const struct vg_kpkt *p, int *fds, size_
         k->keep_usec = p->b;
         if (p->b == 0) {
             k->session_until = 0;
-            vg_list_for_each_safe(it, &k->tasks) {
+            vg_list_for_each_safe (it, &k->tasks) {
                 struct ktask *each = vg_list_entry(it, struct ktask, link);
                 ktask_kill(k, each, SIGHUP, HANGUP_GRACE, "its session was ended");
             }
@@ -189,9 +189,10 @@ static void adopt(struct keeper *k, int fd) {
                             .slot = k->birth.profile.slot};
     snprintf(info.session_key, sizeof(info.session_key), "%s", k->session_key);
     snprintf(info.name, sizeof(info.name), "k%u", k->birth.serial);
-    vg_list_for_each(it, &k->tasks) info.tasks++;
+    vg_list_for_each (it, &k->tasks)
+        info.tasks++;
     keeper_tell(k, VG_K_HELLO, 0, 0, 0, &info, sizeof(info), NULL, 0);
-    vg_list_for_each(it, &k->tasks) {
+    vg_list_for_each (it, &k->tasks) {
         struct ktask *t = vg_list_entry(it, struct ktask, link);
         klog_restart(t);
         ktask_report(k, t, true);
@@ -234,7 +235,9 @@ static uint64_t lease_until(const struct keeper *k) {
 }
 
 static bool any_unfinished(struct keeper *k) {
-    vg_list_for_each(it, &k->tasks) if (!vg_list_entry(it, struct ktask, link)->wait_known) return true;
+    vg_list_for_each (it, &k->tasks)
+        if (!vg_list_entry(it, struct ktask, link)->wait_known)
+            return true;
     return false;
 }
 
@@ -244,7 +247,7 @@ static uint64_t deadlines(struct keeper *k) {
     bool lease_over = any_unfinished(k) && now >= lease_until(k);
     if (any_unfinished(k) && !lease_over)
         next = lease_until(k);
-    vg_list_for_each_safe(it, &k->tasks) {
+    vg_list_for_each_safe (it, &k->tasks) {
         struct ktask *t = vg_list_entry(it, struct ktask, link);
         if (lease_over && !t->wait_known)
             ktask_kill(k, t, SIGKILL, 0, "the node lost contact with the control plane");
@@ -280,7 +283,7 @@ static bool task_settled(const struct ktask *t) {
 }
 
 static void bury(struct keeper *k) {
-    vg_list_for_each_safe(it, &k->tasks) {
+    vg_list_for_each_safe (it, &k->tasks) {
         struct ktask *t = vg_list_entry(it, struct ktask, link);
         if (!task_settled(t))
             continue;
@@ -290,7 +293,7 @@ static void bury(struct keeper *k) {
             keeper_tell(k, VG_K_IDLE, 0, 0, 0, NULL, 0, NULL, 0);
         }
     }
-    vg_list_for_each_safe(it, &k->graves) {
+    vg_list_for_each_safe (it, &k->graves) {
         struct kchan *c = vg_list_entry(it, struct kchan, link);
         vg_list_remove(&c->link);
         vg_buf_done(&c->in);
@@ -350,7 +353,8 @@ static void keeper_end(struct keeper *k) {
 }
 
 static void keeper_main(const struct vg_keeper_birth *birth, int agent_fd) {
-    struct keeper k = {.birth = *birth, .agent = {.fn = agent_ready, .fd = agent_fd},
+    struct keeper k = {.birth = *birth,
+                       .agent = {.fn = agent_ready, .fd = agent_fd},
                        .session_until = KEEPER_NEVER};
     char name[32];
     struct vg_err err = VG_ERR_INIT;
@@ -388,8 +392,8 @@ static void keeper_main(const struct vg_keeper_birth *birth, int agent_fd) {
 }
 
 int vg_keeper_spawn(const struct vg_keeper_birth *birth,
-                    void (*close_in_child)(int keep_fd, void *user),
-                    void *user, pid_t *ret_pid, int *ret_fd, struct vg_err *err) {
+                    void (*close_in_child)(int keep_fd, void *user), void *user, pid_t *ret_pid,
+                    int *ret_fd, struct vg_err *err) {
     int pair[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
         return vg_err_sys(err, errno, "cannot make a socket pair for a keeper");

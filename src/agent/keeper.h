@@ -15,27 +15,29 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define VG_KPKT_MAX (192u << 10) /* largest packet; larger payloads travel as a memfd */
+#define VG_KPKT_MAX (192u << 10)    /* largest packet; larger payloads travel as a memfd */
 #define VG_KLOG_WINDOW (512u << 10) /* unacknowledged log bytes */
 
 enum vg_kpkt_kind {
     /* agent to keeper */
-    VG_K_START = 1,    /* fds: memfd with a packed Start, then as fd_mask in `a` says. Answered by STATE */
+    VG_K_START =
+        1, /* fds: memfd with a packed Start, then as fd_mask in `a` says. Answered by STATE */
     VG_K_ATTACH = 2,   /* id task; a: 1 observe, 2 local (socket end means death); fds: channel */
     VG_K_KILL = 3,     /* id task; a signal, b grace usec; payload: text */
-    VG_K_LOG_ACK = 4,  /* id task; b offset; a 1: what was sent beyond it is lost (new connection to the
-                          control plane): send again from the last acknowledged offset */
+    VG_K_LOG_ACK = 4,  /* id task; b offset; a 1: what was sent beyond it is lost (new connection to
+                          the  control plane): send again from the last acknowledged offset */
     VG_K_EXIT_ACK = 5, /* id task: forget it */
     VG_K_FORWARD = 6,  /* a port, b request number: answered by FORWARDED */
-    VG_K_KEEP = 7,     /* b usec: session's keep time from the last task's end; 0: end the session now */
-    VG_K_LIMITS = 8,   /* a head bytes, b tail bytes of the log */
+    VG_K_KEEP =
+        7, /* b usec: session's keep time from the last task's end; 0: end the session now */
+    VG_K_LIMITS = 8, /* a head bytes, b tail bytes of the log */
     /* keeper to agent */
-    VG_K_READY = 32,     /* the sandbox is prepared */
-    VG_K_FAILED = 33,    /* it could not be; payload: text. The keeper leaves */
-    VG_K_HELLO = 34,     /* first packet on an adopted connection: struct vg_kinfo */
-    VG_K_STATE = 35,     /* payload: packed TaskReport without `start`. Between HELLO and REPORTED one
-                            descriptor rides along: the memfd with the packed Start as it came */
-    VG_K_LOG = 36,       /* id task; a 1: tail; b offset; payload: records */
+    VG_K_READY = 32,  /* the sandbox is prepared */
+    VG_K_FAILED = 33, /* it could not be; payload: text. The keeper leaves */
+    VG_K_HELLO = 34,  /* first packet on an adopted connection: struct vg_kinfo */
+    VG_K_STATE = 35,  /* payload: packed TaskReport without `start`. Between HELLO and REPORTED one
+                         descriptor rides along: the memfd with the packed Start as it came */
+    VG_K_LOG = 36,    /* id task; a 1: tail; b offset; payload: records */
     VG_K_FORWARDED = 37, /* a errno or 0, b request number; fds: socket */
     VG_K_IDLE = 38,      /* session: last task ended; gone: the keeper leaves after this */
     VG_K_REPORTED = 39,  /* after HELLO: all STATEs were sent */
@@ -52,32 +54,33 @@ struct vg_kpkt {
 /* Who a keeper is; the answer to a connecting agent. */
 struct vg_kinfo {
     uint32_t pid;
-    uint32_t net_slot;  /* UINT32_MAX: none */
+    uint32_t net_slot; /* UINT32_MAX: none */
     uint32_t tasks;
     uint32_t has_session;
-    uint32_t slot;      /* the user's id range */
+    uint32_t slot; /* the user's id range */
     char session_key[256];
-    char name[64];      /* sandbox (cgroup) name */
+    char name[64]; /* sandbox (cgroup) name */
 };
 
 /* What a keeper is born with; borrowed for the call (the child keeps its copy by fork). */
 struct vg_keeper_birth {
     struct vg_sandbox_node *node;
-    const char *keepers_dir;       /* $VIRGA_HOME/node/keepers */
-    const char *lease_path;        /* file holding one u64: CLOCK_BOOTTIME usec until which tasks may run */
+    const char *keepers_dir; /* $VIRGA_HOME/node/keepers */
+    const char
+        *lease_path; /* file holding one u64: CLOCK_BOOTTIME usec until which tasks may run */
     struct vg_sandbox_profile profile;
-    uint32_t net_slot;             /* UINT32_MAX: none */
-    uint32_t serial;               /* unique on the node: names the socket and the sandbox */
+    uint32_t net_slot; /* UINT32_MAX: none */
+    uint32_t serial;   /* unique on the node: names the socket and the sandbox */
     uint64_t log_head_bytes, log_tail_bytes;
-    const char *hook_env;          /* reserved */
+    const char *hook_env; /* reserved */
 };
 
 /* Forks. In the parent: *ret_pid and the agent's end of the pair (non-blocking). The child never
    returns. `close_in_child` is called first in the child: it must close every descriptor of the
    agent that the keeper should not hold, but never `keep_fd`. */
 int vg_keeper_spawn(const struct vg_keeper_birth *birth,
-                    void (*close_in_child)(int keep_fd, void *user),
-                    void *user, pid_t *ret_pid, int *ret_fd, struct vg_err *err);
+                    void (*close_in_child)(int keep_fd, void *user), void *user, pid_t *ret_pid,
+                    int *ret_fd, struct vg_err *err);
 
 /* Packet helpers for both sides. */
 int vg_kpkt_send(int sock, enum vg_kpkt_kind kind, uint64_t id, uint64_t a, uint64_t b,

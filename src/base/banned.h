@@ -4,5 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#pragma GCC poison strcpy strcat strncpy strncat sprintf vsprintf gets strtok system popen atoi atol tmpnam mktemp
+#pragma GCC poison strcpy strcat strncpy strncat sprintf vsprintf gets strtok system popen atoi \
+    atol tmpnam mktemp
 #endif

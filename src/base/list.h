@@ -38,7 +38,8 @@ static inline struct vg_list *vg_list_first(struct vg_list *l) {
 }
 
 #define vg_list_entry(item, type, member) vg_container_of(item, type, member)
-#define vg_list_for_each(it, head) for (struct vg_list *it = (head)->next; it != (head); it = it->next)
-#define vg_list_for_each_safe(it, head)                                                            \
-    for (struct vg_list *it = (head)->next, *it##_n = it->next; it != (head);                      \
+#define vg_list_for_each(it, head) \
+    for (struct vg_list *it = (head)->next; it != (head); it = it->next)
+#define vg_list_for_each_safe(it, head)                                       \
+    for (struct vg_list *it = (head)->next, *it##_n = it->next; it != (head); \
          it = it##_n, it##_n = it->next)

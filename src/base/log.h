@@ -10,10 +10,10 @@ void vg_log_init(const char *program);
 void vg_log_at(enum vg_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 extern enum vg_log_level vg_log_max;
 
-#define vg_log(level, ...)                                                                         \
-    do {                                                                                           \
-        if ((level) <= vg_log_max)                                                                 \
-            vg_log_at((level), __VA_ARGS__);                                                       \
+#define vg_log(level, ...)                   \
+    do {                                     \
+        if ((level) <= vg_log_max)           \
+            vg_log_at((level), __VA_ARGS__); \
     } while (0)
 #define vg_error(...) vg_log(VG_LOG_ERROR, __VA_ARGS__)
 #define vg_warn(...) vg_log(VG_LOG_WARN, __VA_ARGS__)

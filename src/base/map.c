@@ -70,7 +70,8 @@ static int put(struct vg_map *m, const char *key, uint64_t hash, void *value) {
         struct vg_map big = {.slots = vg_alloc(cap * sizeof(*big.slots)), .cap = cap};
         if (!big.slots)
             return -ENOMEM;
-        vg_map_for_each(old, m) insert(&big, old->key, old->hash, old->value);
+        vg_map_for_each (old, m)
+            insert(&big, old->key, old->hash, old->value);
         free(m->slots);
         *m = big;
     }

@@ -19,7 +19,7 @@ struct vg_map {
 
 #define VG_MAP_GONE ((void *)1)
 
-void vg_map_done(struct vg_map *m); /* values are not touched */
+void vg_map_done(struct vg_map *m);                             /* values are not touched */
 int vg_map_put(struct vg_map *m, const char *key, void *value); /* replaces; 0 or -ENOMEM */
 void *vg_map_get(const struct vg_map *m, const char *key);
 void *vg_map_del(struct vg_map *m, const char *key); /* returns what was there, or NULL */
@@ -36,5 +36,5 @@ static inline struct vg_map_slot *vg_map_next(const struct vg_map *m, struct vg_
             return s;
     return NULL;
 }
-#define vg_map_for_each(s, m)                                                                      \
+#define vg_map_for_each(s, m) \
     for (struct vg_map_slot *s = vg_map_next(m, NULL); s; s = vg_map_next(m, s))

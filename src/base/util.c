@@ -84,7 +84,8 @@ int vg_parse_u64(const char *s, uint64_t *ret) {
     for (; *s; s++) {
         if (*s < '0' || *s > '9')
             return -EINVAL;
-        if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, (uint64_t)(*s - '0'), &v))
+        if (__builtin_mul_overflow(v, 10, &v) ||
+            __builtin_add_overflow(v, (uint64_t)(*s - '0'), &v))
             return -ERANGE;
     }
     *ret = v;
@@ -103,7 +104,8 @@ static int parse_fixed(const char *s, int places, uint64_t *ret, const char **re
         digits++;
         if (after >= 0 && ++after > places)
             continue;
-        if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, (uint64_t)(*s - '0'), &v))
+        if (__builtin_mul_overflow(v, 10, &v) ||
+            __builtin_add_overflow(v, (uint64_t)(*s - '0'), &v))
             return -ERANGE;
     }
     if (!digits)
@@ -149,8 +151,9 @@ int vg_parse_duration(const char *s, uint64_t *ret_usec) {
     static const struct {
         const char *name;
         uint64_t usec;
-    } units[] = {{"ms", 1000}, {"us", 1},  {"s", VG_USEC}, {"m", 60 * VG_USEC},
-                 {"h", 3600 * VG_USEC},    {"d", 86400 * VG_USEC}};
+    } units[] = {{"ms", 1000},          {"us", 1},
+                 {"s", VG_USEC},        {"m", 60 * VG_USEC},
+                 {"h", 3600 * VG_USEC}, {"d", 86400 * VG_USEC}};
     uint64_t sum = 0;
     if (!*s)
         return -EINVAL;
@@ -348,10 +351,8 @@ ssize_t vg_recv_fds(int sock, void *data, size_t n, int *fds, size_t *n_fds, int
         char buf[CMSG_SPACE(sizeof(int) * VG_FDS_MAX)];
     } u;
     struct iovec iov = {.iov_base = data, .iov_len = n};
-    struct msghdr msg = {.msg_iov = &iov,
-                         .msg_iovlen = 1,
-                         .msg_control = u.buf,
-                         .msg_controllen = sizeof(u.buf)};
+    struct msghdr msg = {
+        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = u.buf, .msg_controllen = sizeof(u.buf)};
     size_t room = n_fds ? *n_fds : 0, got = 0;
     ssize_t r;
     do

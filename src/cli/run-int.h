@@ -1,0 +1,96 @@
+#pragma once
+/* Inside vrun. The local path is: options, one connect, one message with descriptors, then task I/O
+   with the keeper over a socket pair of our own. No loop library, no TLS, no thread.
+
+     run.c          options into a request, then the session
+     run-link.c     the connection to the control plane: requests out, events in, again when it
+   breaks run-io.c       task I/O: terminal, input, output, signals run-tty.c      the local
+   terminal run-bridge.c   the same two descriptors for a cloud that is far away (TLS, a thread of
+   its own) run-forward.c  -p: local ports
+
+   What always holds:
+   R1  Output records are written once, in order: every one below `out_offset` was written.
+   R2  Input that the keeper has not acknowledged is kept, and sent again on a new channel.
+   R3  The terminal is put back before the process ends or stops. */
+#include "base/buf.h"
+#include "base/err.h"
+#include "cli/endpoint.h"
+#include "proto/virga.pb-c.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <termios.h>
+
+struct run_chan {
+    int fd; /* -1: none */
+    bool welcomed, broken;
+    struct vg_buf in, out;
+    size_t frame_pos;  /* of the OUTPUT frame at the front of `in`: bytes handled, its header
+                          included */
+    size_t rec_done;   /* of the record at frame_pos: data bytes written */
+    uint64_t in_sent;  /* input offset sent on this channel */
+    size_t frame_left; /* of the INPUT frame under way: data bytes not yet written */
+    uint8_t head[16];
+    size_t head_left;
+};
+
+struct run {
+    const char *program; /* "vrun", "vbatch", "virga attach" */
+    struct vg_endpoint ep;
+    bool quiet, batch, follow, detach, attach;
+    Vg__Pb__RunReq req; /* points into memory that lives as long as the process */
+    Vg__Pb__TaskSpec spec;
+    const char *attach_ref;
+    uint64_t task_id;
+
+    int ctl; /* -1: broken */
+    struct vg_buf ctl_in;
+    int cwd_fd, stdin_fd; /* handed on with the request; -1: none */
+    bool bridged;
+
+    struct run_chan chan[2]; /* current, and the one that will replace it */
+    uint64_t out_offset;
+    bool out_closed[3];
+    bool out_full[3]; /* the local reader is slow */
+
+    bool tty; /* the task has a terminal and so have we */
+    bool raw;
+    struct termios saved;
+    bool read_stdin; /* input goes over the channel */
+    bool stdin_eof, eof_sent;
+    struct vg_buf in; /* input not acknowledged */
+    uint64_t in_acked;
+
+    bool accepted, started, ended, exited;
+    int status;
+    int got_signal; /* the last deadly signal we were sent ourselves */
+    char end_text[VG_ERR_MAX];
+    uint64_t give_up_at, retry_at, retry_usec;
+    bool said_lost;
+};
+
+/* run-link.c */
+int run_connect(struct run *r, bool again, struct vg_err *err); /* ctl, channel, request */
+/* Handles what came on ctl. 0, or -errno with err when the cloud refused. A broken connection only
+   sets r->ctl to -1. */
+int run_ctl_ready(struct run *r, struct vg_err *err);
+int run_send_msg(int fd, const Vg__Pb__Envelope *env, const int *fds, size_t n_fds);
+
+/* run-io.c */
+int run_session(struct run *r); /* until the end; returns the exit status */
+void run_chan_open(struct run *r, struct run_chan *c, int fd);
+void run_chan_close(struct run_chan *c);
+void run_say(const struct run *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* run-tty.c */
+void run_tty_raw(struct run *r);
+void run_tty_restore(struct run *r);
+bool run_tty_foreground(void);
+bool run_tty_size(uint16_t ret[4]);
+
+/* run-bridge.c */
+int run_bridge(const struct vg_endpoint *ep, struct vg_err *err); /* a ctl descriptor */
+/* run-forward.c: starts listening; spec is [HOST:]LOCAL:REMOTE. Serves in a thread of its own. */
+int run_forward(const struct vg_endpoint *ep, uint64_t task_id, const char *const *specs, size_t n,
+                struct vg_err *err);
+int run_forward_check(const char *spec, struct vg_err *err);

@@ -1,0 +1,226 @@
+/* vrun's connection to the control plane: one message out, events in. When it breaks before the
+   task answers, the same request is sent again under the same id. */
+#include "base/cleanup.h"
+#include "base/util.h"
+#include "cli/run-int.h"
+#include "net/wire.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+int run_send_msg(int fd, const Vg__Pb__Envelope *env, const int *fds, size_t n_fds) {
+    size_t len = vg__pb__envelope__get_packed_size(env);
+    struct vg_buf b = {0};
+    if (len > VG_WIRE_MSG_MAX)
+        return -E2BIG;
+    uint8_t *p = vg_buf_reserve(&b, VG_WIRE_HEADER + len);
+    if (!p)
+        return -ENOMEM;
+    vg_frame_header(p, VG_FRAME_MSG, 0, (uint32_t)len);
+    vg__pb__envelope__pack(env, p + VG_WIRE_HEADER);
+    size_t total = VG_WIRE_HEADER + len, done = 0;
+    int r = 0;
+    while (done < total) {
+        ssize_t n = vg_send_fds(fd, p + done, total - done, fds, done ? 0 : n_fds, 0);
+        if (n == -EAGAIN) {
+            struct pollfd pf = {.fd = fd, .events = POLLOUT};
+            poll(&pf, 1, 1000);
+            continue;
+        }
+        if (n < 0) {
+            r = (int)n;
+            break;
+        }
+        done += (size_t)n;
+    }
+    vg_buf_done(&b);
+    return r;
+}
+
+static int open_ctl(struct run *r, struct vg_err *err) {
+    /* Descriptors can be passed only where the kernel vouches for us and nobody relays. */
+    r->bridged = r->ep.kind == VG_ENDPOINT_TLS || r->ep.token[0];
+    if (r->bridged)
+        return run_bridge(&r->ep, err);
+    int fd = vg_unix_connect(r->ep.path, SOCK_STREAM);
+    return fd < 0 ? vg_endpoint_refused(&r->ep, fd, err) : fd;
+}
+
+static int send_hello(struct run *r) {
+    Vg__Pb__Envelope env = VG__PB__ENVELOPE__INIT;
+    Vg__Pb__Hello hello = VG__PB__HELLO__INIT;
+    hello.has_protocol = true;
+    hello.protocol = 1;
+    hello.program = (char *)"virga " VG_VERSION;
+    if (r->ep.token[0])
+        hello.token = r->ep.token;
+    env.body_case = VG__PB__ENVELOPE__BODY_HELLO;
+    env.hello = &hello;
+    return run_send_msg(r->ctl, &env, NULL, 0);
+}
+
+static int send_request(struct run *r, int theirs, bool again) {
+    Vg__Pb__Envelope env = VG__PB__ENVELOPE__INIT;
+    Vg__Pb__AttachReq attach = VG__PB__ATTACH_REQ__INIT;
+    int fds[3];
+    size_t n = 0;
+    uint32_t mask = 0;
+    if (theirs >= 0) {
+        fds[n++] = theirs;
+        mask |= 1;
+    }
+    if (r->cwd_fd >= 0 && !r->bridged && !r->attach) {
+        fds[n++] = r->cwd_fd;
+        mask |= 2;
+    }
+    if (r->stdin_fd >= 0 && !r->bridged && !r->attach) {
+        fds[n++] = r->stdin_fd;
+        mask |= 4;
+    }
+    env.has_req = true;
+    env.req = 1;
+    if (r->attach) {
+        attach.task = (char *)r->attach_ref;
+        attach.has_fd_mask = true;
+        attach.fd_mask = mask;
+        env.body_case = VG__PB__ENVELOPE__BODY_ATTACH;
+        env.attach = &attach;
+    } else {
+        r->req.has_fd_mask = true;
+        r->req.fd_mask = mask;
+        r->req.has_resend = again;
+        r->req.resend = again;
+        env.body_case = VG__PB__ENVELOPE__BODY_RUN;
+        env.run = &r->req;
+    }
+    return run_send_msg(r->ctl, &env, fds, n);
+}
+
+int run_connect(struct run *r, bool again, struct vg_err *err) {
+    int pair[2] = {-1, -1};
+    vg_close(&r->ctl);
+    vg_buf_clear(&r->ctl_in);
+    r->ctl = open_ctl(r, err);
+    if (r->ctl < 0) {
+        int e = r->ctl;
+        r->ctl = -1;
+        return e;
+    }
+    bool wants_channel = !r->detach || r->follow;
+    if (wants_channel && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
+        return vg_err_sys(err, errno, "cannot make a socket pair");
+    int e = send_hello(r);
+    if (e >= 0)
+        e = send_request(r, pair[1], again);
+    vg_close(&pair[1]);
+    if (e == -E2BIG) {
+        vg_close(&pair[0]);
+        return vg_err_set(err, VG_TOO_BIG, "arguments and environment are larger than %u MiB",
+                          VG_WIRE_MSG_MAX >> 20);
+    }
+    if (e < 0) { /* it went away between connect and send: like a break, the caller tries again */
+        vg_close(&pair[0]);
+        vg_close(&r->ctl);
+        return vg_endpoint_refused(&r->ep, e, err);
+    }
+    if (wants_channel) {
+        struct run_chan *c = r->chan[0].fd < 0 ? &r->chan[0] : &r->chan[1];
+        run_chan_close(c);
+        run_chan_open(r, c, pair[0]);
+    }
+    return 0;
+}
+
+static int on_event(struct run *r, const Vg__Pb__RunEvent *ev) {
+    if (ev->task_id)
+        r->task_id = ev->task_id;
+    switch (ev->kind) {
+    case VG__PB__RUN_EVENT__KIND__ACCEPTED:
+        r->accepted = true;
+        break;
+    case VG__PB__RUN_EVENT__KIND__QUEUED:
+    case VG__PB__RUN_EVENT__KIND__REQUEUED:
+        if (ev->text && *ev->text && !r->quiet)
+            run_say(r, "%s", ev->text);
+        break;
+    case VG__PB__RUN_EVENT__KIND__STARTED:
+        r->started = true;
+        break;
+    case VG__PB__RUN_EVENT__KIND__ENDED:
+        r->ended = true;
+        r->status = ev->status;
+        if (ev->text)
+            snprintf(r->end_text, sizeof(r->end_text), "%s", ev->text);
+        break;
+    default:
+        break;
+    }
+    return 0;
+}
+
+/* A better channel came from the bridge: straight to the node. */
+static void on_direct(struct run *r, int *fds, size_t n_fds) {
+    if (n_fds < 1 || r->chan[1].fd >= 0)
+        return;
+    run_chan_open(r, &r->chan[1], vg_take_fd(fds[0]));
+}
+
+static int on_message(struct run *r, const uint8_t *p, size_t n, int *fds, size_t n_fds,
+                      struct vg_err *err) {
+    Vg__Pb__Envelope *env = vg__pb__envelope__unpack(NULL, n, p);
+    int e = 0;
+    if (!env)
+        return vg_err_set(err, VG_PROTOCOL, "the cloud sent a message that cannot be read");
+    if (env->body_case == VG__PB__ENVELOPE__BODY_ERROR)
+        e = vg_err_set(err, vg_reason_from_wire(env->error->reason), "%s",
+                       env->error->text ? env->error->text : "refused");
+    else if (env->body_case == VG__PB__ENVELOPE__BODY_RUN_EVENT)
+        e = on_event(r, env->run_event);
+    else if (env->body_case == VG__PB__ENVELOPE__BODY_ATTACH)
+        on_direct(r, fds, n_fds);
+    vg__pb__envelope__free_unpacked(env, NULL);
+    return e;
+}
+
+int run_ctl_ready(struct run *r, struct vg_err *err) {
+    int fds[VG_FDS_MAX];
+    size_t n_fds = VG_FDS_MAX;
+    uint8_t *p = vg_buf_reserve(&r->ctl_in, 4096);
+    if (!p)
+        return vg_err_set(err, VG_INTERNAL, "out of memory");
+    ssize_t n = vg_recv_fds(r->ctl, p, vg_buf_room(&r->ctl_in), fds, &n_fds, MSG_DONTWAIT);
+    if (n == -EAGAIN)
+        return 0;
+    if (n <= 0) {
+        vg_close(&r->ctl);
+        return 0;
+    }
+    vg_buf_commit(&r->ctl_in, (size_t)n);
+    int e = 0;
+    while (e >= 0) {
+        struct vg_frame f;
+        size_t need;
+        int used = vg_frame_parse(vg_buf_data(&r->ctl_in), vg_buf_len(&r->ctl_in), &f, &need, err);
+        if (used <= 0) {
+            e = used;
+            break;
+        }
+        if (f.kind == VG_FRAME_MSG) {
+            e = on_message(r, f.payload, f.len, fds, n_fds, err);
+        } else if (f.kind == VG_FRAME_PING) {
+            uint8_t pong[VG_WIRE_HEADER + 8];
+            vg_frame_header(pong, VG_FRAME_PONG, 0, 8);
+            memcpy(pong + VG_WIRE_HEADER, f.payload, 8);
+            if (f.len == 8)
+                (void)vg_send_fds(r->ctl, pong, sizeof(pong), NULL, 0, MSG_DONTWAIT);
+        }
+        vg_buf_consume(&r->ctl_in, (size_t)used);
+    }
+    for (size_t i = 0; i < n_fds; i++)
+        vg_close(&fds[i]);
+    return e;
+}
