@@ -22,6 +22,9 @@ int vg_netpool_open(const char *tag, const char *subnet, struct vg_netpool **ret
                     struct vg_err *err);
 /* Removes every link, table and rule of this tag. */
 void vg_netpool_close(struct vg_netpool *p);
+/* Forgets the pool and leaves the rules and the links in use as they are, for the next open of this
+   tag (the agent restarts, keepers live on). NULL is fine. */
+void vg_netpool_leave(struct vg_netpool *p);
 
 /* A namespace for `user` (id slot): a free one of the same user, else a new one. */
 int vg_netpool_get(struct vg_netpool *p, uint32_t user, struct vg_net_slot *ret,
@@ -33,5 +36,6 @@ void vg_netpool_put(struct vg_netpool *p, uint32_t index);
 int vg_netpool_claim(struct vg_netpool *p, uint32_t index);
 /* After all claims: removes links of slots nobody claimed. */
 void vg_netpool_sweep(struct vg_netpool *p);
-/* resolv.conf text that works inside (loopback resolvers of the host are replaced). Borrowed. */
+/* resolv.conf text that works inside (loopback resolvers of the host are replaced). Follows changes of
+   the host's. Borrowed until the next call. */
 const char *vg_netpool_resolv_conf(struct vg_netpool *p);
