@@ -1,0 +1,33 @@
+#pragma once
+/* Which GPUs this machine has, by what the driver shows in /proc and /dev: no library is loaded.
+   `--gpus N` overrides the count; then GPUs that have no device node are only numbers (tests,
+   machines whose driver is hidden). Usable by the keeper too. */
+#include "base/err.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define VG_GPUS_MAX 64
+#define VG_GPU_PATH 64
+
+struct vg_gpu {
+    uint32_t index; /* in the order of bus addresses, as nvidia-smi counts */
+    int minor;      /* of /dev/nvidiaN; -1: it has no device node */
+    char model[64];
+    char uuid[64]; /* "GPU-…"; empty when unknown */
+};
+
+struct vg_gpus {
+    struct vg_gpu gpu[VG_GPUS_MAX];
+    size_t n;
+};
+
+/* `count` < 0: as many as there are. `model` NULL: as the driver calls it. `root` is "" in life and
+   a folder that stands for / in tests. */
+void vg_gpus_find(const char *root, int64_t count, const char *model, struct vg_gpus *ret);
+/* Device nodes that a task with these GPUs needs (its own and the driver's common ones), as paths
+   below /dev. Returns how many; at most `max`. */
+size_t vg_gpu_devices(const struct vg_gpus *g, const char *root, const uint32_t *index, size_t n,
+                      char (*ret)[VG_GPU_PATH], size_t max);
+/* The value of CUDA_VISIBLE_DEVICES for these: UUIDs where all are known, else numbers. */
+int vg_gpu_visible(const struct vg_gpus *g, const uint32_t *index, size_t n, char *out, size_t cap);

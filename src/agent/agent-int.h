@@ -1,0 +1,307 @@
+#pragma once
+/* The agent's own state, shared by its files and nobody else. One thread: the libuv loop.
+
+   Always holds:
+   1. `tasks` holds every (task, attempt) of this node that the control plane has not yet
+      acknowledged as ended; nothing is sent to the control plane before every keeper that lives on
+      the node has told what it holds. So the first AgentHello is complete.
+   2. A task has a keeper from the moment it is handed over until its keeper is gone.
+   3. A keeper of a session has `session` set and is in `sessions` under that key. */
+#include "agent/agent-backoff.h"
+#include "agent/agent-gpu.h"
+#include "agent/agent-ticket.h"
+#include "agent/agent-warm.h"
+#include "agent/keeper.h"
+#include "base/err.h"
+#include "base/list.h"
+#include "base/map.h"
+#include "net/conn.h"
+#include "net/wire.h"
+#include "proto/virga.pb-c.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#define VG_AGENT_KEEPERS_MAX 8192
+#define VG_AGENT_NESTED_MAX 256
+#define VG_AGENT_DIRECT_MAX 1024
+#define VG_AGENT_FORWARDS_MAX 1024 /* waiting for their keeper */
+#define VG_AGENT_ENDED 1024        /* attempts remembered after they were acknowledged */
+#define VG_AGENT_PREPARING 8       /* keepers being prepared at the same time for waiting starts */
+#define VG_AGENT_REFILLING 2       /* and ahead of need */
+#define VG_AGENT_REFILL_MS 3 /* pause after a start before its place in the pool is refilled */
+#define VG_AGENT_KEEP_FDS 64
+
+struct vg_agent_conf {
+    const char *home;    /* $VIRGA_HOME, absolute */
+    const char *control; /* unix:PATH or HOST:PORT; NULL: what the node remembers, else home/sock */
+    const char *join;    /* HOST:PORT or NULL */
+    const char *token;
+    const char *name;
+    const char *gpu_model;
+    const char *listen; /* HOST:PORT, "none", or NULL: the default for the way it is connected */
+    char **labels;
+    size_t n_labels;
+    char **shared;
+    size_t n_shared;
+    int64_t gpus; /* -1: count */
+    uint64_t cpus;
+    uint64_t mem_bytes;
+    uint32_t warm;
+};
+
+/* ------------------------------------------------------------------ keepers */
+
+struct vg_agent;
+struct vg_agent_task;
+
+enum vg_keeper_state {
+    VG_KEEPER_ADOPTED,   /* found at the start; has not reported yet */
+    VG_KEEPER_PREPARING, /* born, its sandbox is being made */
+    VG_KEEPER_READY,     /* waits for a task */
+    VG_KEEPER_BUSY,      /* was given a task */
+    VG_KEEPER_LEAVING,   /* told to go */
+};
+
+struct vg_agent_keeper {
+    struct vg_list link;       /* in vg_agent.keepers */
+    struct vg_list ready_link; /* in vg_warm_profile.ready */
+    struct vg_agent *agent;
+    enum vg_keeper_state state;
+    struct vg_warm_profile *profile; /* while preparing or ready for the pool; else NULL */
+    uint32_t serial;
+    pid_t pid;
+    int fd;
+    uv_poll_t poll;
+    int events; /* what poll waits for */
+    uint32_t net_slot;
+    char name[64]; /* of its sandbox */
+    char *session; /* owned; key in vg_agent.sessions */
+    struct vg_list tasks;
+    struct vg_list waiting; /* starts of its session that came before it was ready */
+    struct vg_list out;     /* packets the socket had no room for */
+    bool child;             /* born from this agent, not adopted */
+    bool ended;             /* its socket has ended */
+    bool dead;              /* gone; freed when its poll handle is closed */
+};
+
+/* Scans for living keepers; `done` is called when all have reported. */
+int vg_keepers_open(struct vg_agent *a, void (*done)(struct vg_agent *a), struct vg_err *err);
+/* Gives a waiting task to a keeper now or as soon as one is ready. */
+void vg_keepers_submit(struct vg_agent *a, struct vg_agent_task *t, const struct vg_warm_key *key);
+/* Takes a task that waits out of its queue. */
+void vg_keepers_withdraw(struct vg_agent *a, struct vg_agent_task *t);
+/* Sends a packet, or queues it (descriptors are borrowed in both cases). */
+int vg_keeper_send(struct vg_agent_keeper *k, enum vg_kpkt_kind kind, uint64_t id, uint64_t x,
+                   uint64_t y, const void *payload, size_t len, const int *fds, size_t n_fds);
+struct vg_agent_keeper *vg_keepers_session(struct vg_agent *a, const char *key);
+/* Begins to warm the profiles that earlier runs used. */
+void vg_keepers_warm_up(struct vg_agent *a);
+/* Stop and start reading from keepers: the way to the control plane is full. */
+void vg_keepers_pause(struct vg_agent *a, bool pause);
+/* Ends every keeper; vg_agent_stopped() is called when the last is gone. */
+void vg_keepers_stop(struct vg_agent *a);
+void vg_keepers_kill_rest(struct vg_agent *a);
+/* SIGCHLD. */
+void vg_keepers_reap(struct vg_agent *a);
+
+/* agent-spawn.c: the fork and what the child may keep. */
+int vg_keeper_birth(struct vg_agent *a, const struct vg_warm_key *key, struct vg_agent_keeper *k,
+                    struct vg_err *err);
+/* Notes the descriptors that are open now as ones that keepers inherit. */
+void vg_agent_note_fds(struct vg_agent *a, bool before);
+
+/* ------------------------------------------------------------------ tasks */
+
+enum vg_agent_task_state {
+    VG_AT_WAITING,  /* has no keeper yet */
+    VG_AT_STARTING, /* handed to its keeper */
+    VG_AT_RUNNING,
+    VG_AT_EXITED, /* waits for the control plane's acknowledgement */
+};
+
+struct vg_agent_attach {
+    int fd;
+    uint64_t flags;
+};
+#define VG_AGENT_ATTACHES 4 /* that may wait for a task to get its keeper */
+
+struct vg_agent_task {
+    struct vg_list link; /* in its keeper's tasks, or in the queue it waits in */
+    uint64_t id;
+    uint32_t attempt;
+    enum vg_agent_task_state state;
+    bool confirmed; /* the keeper has said that it has it */
+    struct vg_agent_keeper *keeper;
+    struct vg_warm_profile *profile; /* whose queue it waits in, or NULL */
+    struct vg_warm_key key;          /* home is owned */
+    char *session;                   /* owned; NULL: none */
+    int start_fd;                    /* memfd with the packed Start */
+    size_t start_bytes;
+    uint32_t fd_mask;
+    int fds[3]; /* in the order of fd_mask; held until the keeper confirms */
+    size_t n_fds;
+    struct vg_agent_attach attach[VG_AGENT_ATTACHES];
+    size_t n_attach;
+    uint64_t started_usec, out_begin, out_end;
+    Vg__Pb__TaskExited *exited; /* owned; protobuf's */
+};
+
+/* An attempt that ended and was acknowledged: a late Start of it is refused by this. */
+struct vg_agent_ended {
+    uint64_t id;
+    uint32_t attempt;
+    int32_t status;
+};
+
+void vg_tasks_init(struct vg_agent *a);
+void vg_tasks_done(struct vg_agent *a);
+struct vg_agent_task *vg_tasks_get(struct vg_agent *a, uint64_t id);
+void vg_tasks_on_start(struct vg_agent *a, const Vg__Pb__Start *start, int *fds, size_t n_fds);
+void vg_tasks_on_kill(struct vg_agent *a, const Vg__Pb__KillReq *kill);
+void vg_tasks_on_log_ack(struct vg_agent *a, const Vg__Pb__LogAck *ack);
+void vg_tasks_on_exit_ack(struct vg_agent *a, const Vg__Pb__ExitAck *ack);
+void vg_tasks_on_end_session(struct vg_agent *a, const char *key);
+void vg_tasks_on_session_extend(struct vg_agent *a, const Vg__Pb__SessionExtend *x);
+/* From keepers. */
+void vg_tasks_on_state(struct vg_agent_keeper *k, const uint8_t *data, size_t n, int *fds,
+                       size_t n_fds);
+void vg_tasks_on_log(struct vg_agent_keeper *k, const struct vg_kpkt *p, const uint8_t *data);
+/* The task was handed to its keeper: what waited for that follows it. */
+void vg_tasks_handed(struct vg_agent_task *t);
+/* It will not run: `never_ran` and this reason and text are its exit. */
+void vg_tasks_fail(struct vg_agent *a, struct vg_agent_task *t, enum vg_reason reason,
+                   const char *text);
+/* Its keeper is gone. */
+void vg_tasks_orphan(struct vg_agent *a, struct vg_agent_task *t, bool orderly);
+void vg_tasks_kill_all(struct vg_agent *a, const char *text);
+/* Fills the hello's reports; what it points to lives until vg_tasks_report_done. */
+int vg_tasks_report(struct vg_agent *a, Vg__Pb__AgentHello *hello);
+void vg_tasks_report_done(Vg__Pb__AgentHello *hello);
+/* After a new greeting: says again what may have been lost on the way. */
+void vg_tasks_resend(struct vg_agent *a);
+/* Attaches a channel (taken) now, or when the task has its keeper. */
+int vg_tasks_attach(struct vg_agent_task *t, int fd, uint64_t flags);
+
+/* ------------------------------------------------------------------ streams */
+
+int vg_io_open(struct vg_agent *a, struct vg_err *err);
+void vg_io_close(struct vg_agent *a);
+/* The node's own port; may be called again with a new certificate. */
+int vg_io_listen(struct vg_agent *a, struct vg_err *err);
+/* One end of a socket pair whose other end is pumped to the stream; the stream is taken. */
+int vg_io_channel(struct vg_agent *a, struct vg_stream *s);
+void vg_io_on_attach(struct vg_agent *a, const Vg__Pb__TaskAttach *x, uint32_t req, int *fds,
+                     size_t n_fds);
+void vg_io_on_forward(struct vg_agent *a, const Vg__Pb__TaskForward *x, uint32_t req);
+void vg_io_on_forwarded(struct vg_agent_keeper *k, const struct vg_kpkt *p, int *fds, size_t n_fds);
+/* The keeper that forwards waited for is gone. */
+void vg_io_keeper_gone(struct vg_agent_keeper *k);
+/* The connection to the control plane and its streams are gone. */
+void vg_io_link_lost(struct vg_agent *a);
+
+/* ------------------------------------------------------------------ link */
+
+struct vg_link {
+    char *address; /* owned: host:port, or a path */
+    bool local;
+    bool joining;
+    bool up; /* greeted */
+    struct vg_conn *conn;
+    struct vg_dial *dial;
+    struct vg_tls *tls;
+    uv_timer_t timer; /* the next try, or the limit of this one */
+    uv_timer_t beat;
+    uv_timer_t drain; /* runs only while keepers are paused */
+    bool draining;
+    bool said; /* that the control plane is away */
+    struct vg_backoff backoff;
+    uint64_t hello_usec, heard_usec;
+    uint64_t heartbeat_usec, lease_usec;
+    uint64_t renew_wall_usec; /* certificate; 0: none */
+    bool renewing;
+};
+
+int vg_link_open(struct vg_agent *a, struct vg_err *err); /* reads what the node remembers */
+void vg_link_start(struct vg_agent *a);
+void vg_link_close(struct vg_agent *a);
+/* False when the control plane is away: the message is dropped. */
+bool vg_link_send(struct vg_agent *a, const Vg__Pb__Envelope *env);
+void vg_link_reply(struct vg_agent *a, uint32_t req, enum vg_reason reason, const char *text);
+
+/* agent-cert.c: who this node is, in files under node/. */
+int vg_cert_load(struct vg_agent *a, struct vg_err *err);
+int vg_cert_request(struct vg_agent *a, uint8_t **ret_der, size_t *ret_len, struct vg_err *err);
+int vg_cert_joined(struct vg_agent *a, const Vg__Pb__JoinOk *ok, struct vg_err *err);
+int vg_cert_renewed(struct vg_agent *a, const Vg__Pb__CertOk *ok, struct vg_err *err);
+int vg_cert_set_id(struct vg_agent *a, const char *id);
+
+/* agent-lease.c */
+struct vg_lease {
+    uint64_t *until; /* shared with keepers; owned mapping */
+    uv_timer_t timer;
+};
+int vg_lease_open(struct vg_agent *a, struct vg_err *err);
+void vg_lease_close(struct vg_agent *a);
+void vg_lease_renew(struct vg_agent *a, uint64_t until_usec);
+bool vg_lease_over(const struct vg_agent *a);
+
+/* ------------------------------------------------------------------ the whole */
+
+struct vg_agent {
+    uv_loop_t loop;
+    struct vg_agent_conf conf;
+    char *node_dir, *keepers_dir, *lease_path; /* owned */
+    char tag[9], boot_id[40], machine_id[40];
+    int lock_fd;
+    struct vg_sandbox_node *node;
+    struct vg_netpool *net;
+    char net_error[VG_ERR_MAX]; /* why there is no pool of networks */
+    int keep_fds[VG_AGENT_KEEP_FDS];
+    size_t n_keep_fds;
+
+    char node_id[64], name[64];        /* name: as the control plane calls it */
+    char *key_pem, *cert_pem, *ca_pem; /* owned; NULL on a local node */
+    struct vg_gpus gpus;
+    struct vg_link link;
+    struct vg_lease lease;
+    uint64_t log_head_bytes, log_tail_bytes;
+
+    struct vg_list keepers;
+    size_t n_keepers, n_adopting, n_preparing;
+    void (*adopted)(struct vg_agent *a);
+    uv_timer_t adopt_timer;
+    uint32_t next_serial;
+    struct vg_warm warm;
+    uv_timer_t refill, decay;
+    char *profiles_saved;   /* owned: what node/profiles holds */
+    struct vg_map sessions; /* key -> keeper */
+    uint8_t *packet;        /* VG_KPKT_MAX bytes */
+    bool paused;
+
+    struct vg_map tasks; /* id -> task */
+    struct vg_agent_ended ended[VG_AGENT_ENDED];
+    size_t next_ended;
+
+    struct vg_tickets tickets;
+    struct vg_listener *nested, *direct;
+    struct vg_tls *direct_tls;
+    uint16_t direct_port;
+    size_t n_nested, n_direct;
+    struct vg_list forwards;
+    size_t n_forwards;
+    uint64_t next_forward;
+
+    uv_signal_t sig_term, sig_int, sig_stop, sig_child;
+    uv_timer_t stop_timer;
+    bool stopping;
+    int status;
+};
+
+/* Ends the loop. */
+void vg_agent_quit(struct vg_agent *a, int status);
+/* Every keeper is gone after vg_keepers_stop. */
+void vg_agent_stopped(struct vg_agent *a);
+/* node_dir/name, to be freed. */
+char *vg_agent_path(const struct vg_agent *a, const char *name);

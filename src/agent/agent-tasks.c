@@ -1,0 +1,627 @@
+/* Tasks on this node: taking a Start, passing on what keepers and control plane say about it, and
+   holding its exit until it is acknowledged. Loop thread.
+
+       WAITING ──handed over──▶ STARTING ──▶ RUNNING ──▶ EXITED ──acknowledged──▶ forgotten
+          └──────────cannot start, killed──────────────────▲     (but remembered as ended)
+
+   An attempt is taken once: a Start that is known, or was, is answered by its state. */
+#include "agent/agent-int.h"
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/util.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define REPORT_STARTS_MAX (12u << 20) /* bytes of Starts in one AgentHello; the rest goes without \
+                                       */
+
+void vg_tasks_init(struct vg_agent *a) {
+    memset(a->ended, 0, sizeof(a->ended));
+}
+
+struct vg_agent_task *vg_tasks_get(struct vg_agent *a, uint64_t id) {
+    return vg_map_get_u64(&a->tasks, id);
+}
+
+static struct vg_agent_task *task_new(struct vg_agent *a, uint64_t id, uint32_t attempt) {
+    struct vg_agent_task *t = vg_alloc(sizeof(*t));
+    if (!t)
+        return NULL;
+    t->id = id;
+    t->attempt = attempt;
+    t->start_fd = -1;
+    vg_list_init(&t->link);
+    if (vg_map_put_u64(&a->tasks, id, t) < 0) {
+        free(t);
+        return NULL;
+    }
+    return t;
+}
+
+static void close_fds(struct vg_agent_task *t) {
+    for (size_t i = 0; i < t->n_fds; i++)
+        vg_close(&t->fds[i]);
+    t->n_fds = 0;
+    t->fd_mask = 0;
+}
+
+static void task_free(struct vg_agent *a, struct vg_agent_task *t) {
+    if (vg_tasks_get(a, t->id) == t)
+        vg_map_del_u64(&a->tasks, t->id);
+    vg_list_remove(&t->link);
+    close_fds(t);
+    for (size_t i = 0; i < t->n_attach; i++)
+        vg_close(&t->attach[i].fd);
+    vg_close(&t->start_fd);
+    if (t->exited)
+        vg__pb__task_exited__free_unpacked(t->exited, NULL);
+    free((char *)t->key.home);
+    free(t->session);
+    free(t);
+}
+
+void vg_tasks_done(struct vg_agent *a) {
+    vg_map_for_each (s, &a->tasks)
+        task_free(a, s->value);
+    vg_map_done(&a->tasks);
+}
+
+/* ------------------------------------------------------------------ to the control plane */
+
+static void send_exited(struct vg_agent *a, const Vg__Pb__TaskExited *exited) {
+    Vg__Pb__Envelope env = VG__PB__ENVELOPE__INIT;
+    env.body_case = VG__PB__ENVELOPE__BODY_TASK_EXITED;
+    env.task_exited = (Vg__Pb__TaskExited *)exited;
+    vg_link_send(a, &env);
+}
+
+static void send_started(struct vg_agent *a, const struct vg_agent_task *t) {
+    Vg__Pb__TaskStarted started = VG__PB__TASK_STARTED__INIT;
+    Vg__Pb__Envelope env = VG__PB__ENVELOPE__INIT;
+    started.has_task_id = started.has_attempt = started.has_started_usec = true;
+    started.task_id = t->id;
+    started.attempt = t->attempt;
+    started.started_usec = t->started_usec;
+    env.body_case = VG__PB__ENVELOPE__BODY_TASK_STARTED;
+    env.task_started = &started;
+    vg_link_send(a, &env);
+}
+
+static Vg__Pb__TaskExited *exited_dup(const Vg__Pb__TaskExited *from) {
+    size_t n = vg__pb__task_exited__get_packed_size(from);
+    vg_auto_free uint8_t *bytes = vg_alloc(n + 1);
+    if (!bytes)
+        return NULL;
+    vg__pb__task_exited__pack(from, bytes);
+    return vg__pb__task_exited__unpack(NULL, n, bytes);
+}
+
+/* The one place where a task becomes EXITED. */
+static void task_exited(struct vg_agent *a, struct vg_agent_task *t,
+                        const Vg__Pb__TaskExited *exited) {
+    if (t->state == VG_AT_EXITED)
+        return;
+    t->state = VG_AT_EXITED;
+    t->exited = exited_dup(exited);
+    close_fds(t);
+    vg_tickets_drop_task(&a->tickets, t->id);
+    send_exited(a, exited);
+}
+
+static void exit_as(struct vg_agent *a, struct vg_agent_task *t, int32_t status,
+                    enum vg_reason reason, const char *text, bool never_ran) {
+    Vg__Pb__TaskExited x = VG__PB__TASK_EXITED__INIT;
+    x.has_task_id = x.has_attempt = x.has_status = x.has_ended_usec = x.has_never_ran = true;
+    x.task_id = t->id;
+    x.attempt = t->attempt;
+    x.status = status;
+    x.ended_usec = vg_wall_usec();
+    x.never_ran = never_ran;
+    x.has_reason = reason != VG_OK;
+    x.reason = (uint32_t)reason;
+    x.has_started_usec = t->started_usec != 0;
+    x.started_usec = t->started_usec;
+    x.has_out_end = true;
+    x.out_end = t->out_end;
+    x.text = (char *)text;
+    task_exited(a, t, &x);
+}
+
+void vg_tasks_fail(struct vg_agent *a, struct vg_agent_task *t, enum vg_reason reason,
+                   const char *text) {
+    exit_as(a, t, vg_reason_exit(reason), reason, text, true);
+}
+
+/* ------------------------------------------------------------------ fencing */
+
+static const struct vg_agent_ended *find_ended(struct vg_agent *a, uint64_t id, uint32_t attempt) {
+    for (size_t i = 0; i < VG_AGENT_ENDED; i++)
+        if (a->ended[i].id == id && a->ended[i].attempt >= attempt)
+            return &a->ended[i];
+    return NULL;
+}
+
+static void send_ended(struct vg_agent *a, uint64_t id, uint32_t attempt, int32_t status,
+                       enum vg_reason reason, const char *text) {
+    Vg__Pb__TaskExited x = VG__PB__TASK_EXITED__INIT;
+    x.has_task_id = x.has_attempt = x.has_status = x.has_ended_usec = true;
+    x.task_id = id;
+    x.attempt = attempt;
+    x.status = status;
+    x.ended_usec = vg_wall_usec();
+    x.has_reason = reason != VG_OK;
+    x.reason = (uint32_t)reason;
+    x.has_never_ran = x.never_ran = reason == VG_CONFLICT;
+    x.text = (char *)text;
+    send_exited(a, &x);
+}
+
+static void say_state(struct vg_agent *a, const struct vg_agent_task *t) {
+    if (t->state == VG_AT_EXITED && t->exited)
+        send_exited(a, t->exited);
+    else if (t->state == VG_AT_RUNNING)
+        send_started(a, t);
+}
+
+static void forget(struct vg_agent *a, struct vg_agent_task *t) {
+    a->ended[a->next_ended] = (struct vg_agent_ended){
+        .id = t->id, .attempt = t->attempt, .status = t->exited ? t->exited->status : 0};
+    a->next_ended = (a->next_ended + 1) % VG_AGENT_ENDED;
+    if (t->keeper)
+        vg_keeper_send(t->keeper, VG_K_EXIT_ACK, t->id, 0, 0, NULL, 0, NULL, 0);
+    task_free(a, t);
+}
+
+/* Whether this Start must not be taken; then it has been answered. */
+static bool refuse(struct vg_agent *a, const Vg__Pb__Start *start) {
+    struct vg_agent_task *t = vg_tasks_get(a, start->task_id);
+    const struct vg_agent_ended *e = find_ended(a, start->task_id, start->attempt);
+    if (t && t->attempt >= start->attempt) {
+        say_state(a, t);
+        return true;
+    }
+    if (t && t->state == VG_AT_EXITED) { /* the control plane has moved on from it */
+        forget(a, t);
+        t = NULL;
+    }
+    if (t && t->state == VG_AT_WAITING) {
+        vg_keepers_withdraw(a, t);
+        task_free(a, t);
+        t = NULL;
+    }
+    if (t) {
+        vg_warn("a newer attempt came while an older one runs: the older is killed");
+        if (t->keeper)
+            vg_keeper_send(t->keeper, VG_K_KILL, t->id, SIGKILL, 0, NULL, 0, NULL, 0);
+        send_ended(a, start->task_id, start->attempt, vg_reason_exit(VG_CONFLICT), VG_CONFLICT,
+                   "an earlier attempt of this task still runs on the node");
+        return true;
+    }
+    if (e) {
+        send_ended(a, e->id, start->attempt, e->status, VG_OK, NULL);
+        return true;
+    }
+    return false;
+}
+
+/* ------------------------------------------------------------------ start */
+
+static int pack_start(const Vg__Pb__Start *start, int *ret_fd, size_t *ret_bytes) {
+    size_t n = vg__pb__start__get_packed_size(start);
+    vg_auto_free uint8_t *bytes = vg_alloc(n + 1);
+    if (!bytes)
+        return -ENOMEM;
+    vg__pb__start__pack(start, bytes);
+    vg_auto_fd int fd = memfd_create("start", MFD_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    int r = vg_write_full(fd, bytes, n);
+    if (r < 0)
+        return r;
+    *ret_fd = vg_take_fd(fd);
+    *ret_bytes = n;
+    return 0;
+}
+
+static bool has_env(const Vg__Pb__Start *start, const char *name) {
+    size_t n = strlen(name);
+    for (size_t i = 0; i < start->n_extra_env; i++) {
+        const ProtobufCBinaryData *e = &start->extra_env[i];
+        if (e->len > n && memcmp(e->data, name, n) == 0 && e->data[n] == '=')
+            return true;
+    }
+    return false;
+}
+
+/* Tells the task which GPUs are its own, and packs. */
+static int store_start(struct vg_agent *a, const Vg__Pb__Start *start, struct vg_agent_task *t) {
+    static const char *const names[] = {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"};
+    if (start->n_gpu == 0)
+        return pack_start(start, &t->start_fd, &t->start_bytes);
+    char value[VG_GPUS_MAX * 64], text[VG_COUNT(names)][sizeof(value) + 32];
+    int r = vg_gpu_visible(&a->gpus, start->gpu, start->n_gpu, value, sizeof(value));
+    if (r < 0)
+        return r;
+    Vg__Pb__Start more = *start;
+    vg_auto_free ProtobufCBinaryData *env =
+        vg_alloc((start->n_extra_env + VG_COUNT(names)) * sizeof(*env));
+    if (!env)
+        return -ENOMEM;
+    if (start->n_extra_env)
+        memcpy(env, start->extra_env, start->n_extra_env * sizeof(*env));
+    more.extra_env = env;
+    for (size_t i = 0; i < VG_COUNT(names); i++) {
+        if (has_env(start, names[i]))
+            continue;
+        int len = snprintf(text[i], sizeof(text[i]), "%s=%s", names[i], value);
+        env[more.n_extra_env++] = (ProtobufCBinaryData){(size_t)len, (uint8_t *)text[i]};
+    }
+    return pack_start(&more, &t->start_fd, &t->start_bytes);
+}
+
+static int network_of(const Vg__Pb__Start *start, enum vg_net_kind *ret) {
+    const char *s = start->network && *start->network ? start->network : "nat";
+    *ret = VG_NET_NAT;
+    if (strcmp(s, "host") == 0)
+        *ret = VG_NET_HOST;
+    else if (strcmp(s, "none") == 0)
+        *ret = VG_NET_NONE;
+    else if (strcmp(s, "nat") != 0)
+        return -EINVAL;
+    return 0;
+}
+
+/* Only a caller proven to be this machine's user gets that user's home. */
+static int key_of(const Vg__Pb__Start *start, struct vg_warm_key *ret) {
+    const Vg__Pb__Identity *who = start->who;
+    *ret = (struct vg_warm_key){.slot = who->slot,
+                                .uid = who->uid,
+                                .gid = who->gid,
+                                .local_root = who->local && who->uid == 0};
+    if (network_of(start, &ret->net) < 0)
+        return -EINVAL;
+    if (who->local && who->has_home && who->home.len > 1 && who->home.data[0] == '/' &&
+        !memchr(who->home.data, 0, who->home.len))
+        ret->home = vg_strndup((const char *)who->home.data, who->home.len);
+    return 0;
+}
+
+/* Takes the descriptors that came along, and makes a channel for a relayed stream. */
+static int take_channels(struct vg_agent *a, const Vg__Pb__Start *start, struct vg_stream *stream,
+                         struct vg_agent_task *t, int *fds, size_t n_fds) {
+    uint32_t mask = start->fd_mask & 7;
+    if ((size_t)__builtin_popcount(mask) > n_fds) {
+        vg_stream_free(stream, VG_PROTOCOL);
+        return -EPROTO;
+    }
+    if (stream && !(mask & 1)) {
+        int fd = vg_io_channel(a, stream);
+        if (fd < 0)
+            return fd;
+        t->fds[t->n_fds++] = fd;
+        mask |= 1;
+    } else if (stream) {
+        vg_stream_free(stream, VG_OK);
+    }
+    for (int i = 0; i < __builtin_popcount(start->fd_mask & 7); i++)
+        t->fds[t->n_fds++] = vg_take_fd(fds[i]);
+    t->fd_mask = mask;
+    return 0;
+}
+
+static int fill_task(struct vg_agent *a, const Vg__Pb__Start *start, struct vg_agent_task *t,
+                     struct vg_err *err) {
+    if (!start->spec || !start->who)
+        return vg_err_set(err, VG_PROTOCOL, "the start of this task is incomplete");
+    if (key_of(start, &t->key) < 0)
+        return vg_err_set(err, VG_UNSUPPORTED, "the node knows no network of kind '%s'",
+                          start->network);
+    if (t->key.net == VG_NET_NAT && !a->net)
+        return vg_err_set(err, VG_UNAVAILABLE, "%s", a->net_error);
+    if (vg_lease_over(a))
+        return vg_err_set(err, VG_UNAVAILABLE, "the node's lease is over");
+    if (a->stopping)
+        return vg_err_set(err, VG_UNAVAILABLE, "the node is going down");
+    if (start->session_key && *start->session_key && !(t->session = vg_strdup(start->session_key)))
+        return vg_err_sys(err, -ENOMEM, "cannot start the task");
+    int r = store_start(a, start, t);
+    if (r < 0)
+        return vg_err_sys(err, r, "cannot pass the task on to its keeper");
+    return 0;
+}
+
+void vg_tasks_on_start(struct vg_agent *a, const Vg__Pb__Start *start, int *fds, size_t n_fds) {
+    struct vg_stream *stream = NULL;
+    struct vg_err err = VG_ERR_INIT;
+    if (start->stream)
+        stream = vg_stream_new(a->link.conn, start->stream, NULL, NULL);
+    struct vg_agent_task *t = refuse(a, start) ? NULL : task_new(a, start->task_id, start->attempt);
+    if (!t) {
+        vg_stream_free(stream, VG_CONFLICT);
+        return;
+    }
+    if (fill_task(a, start, t, &err) < 0) {
+        vg_stream_free(stream, err.reason);
+        vg_tasks_fail(a, t, err.reason, err.msg);
+        return;
+    }
+    int r = take_channels(a, start, stream, t, fds, n_fds);
+    if (r < 0) {
+        vg_tasks_fail(a, t, VG_PROTOCOL, "the task's descriptors did not arrive at the node");
+        return;
+    }
+    if (start->has_ticket && start->ticket.len)
+        vg_tickets_add(&a->tickets, start->ticket.data, start->ticket.len, t->id, vg_now_usec());
+    vg_keepers_submit(a, t, &t->key);
+}
+
+void vg_tasks_handed(struct vg_agent_task *t) {
+    for (size_t i = 0; i < t->n_attach; i++) {
+        vg_keeper_send(t->keeper, VG_K_ATTACH, t->id, t->attach[i].flags, 0, NULL, 0,
+                       &t->attach[i].fd, 1);
+        vg_close(&t->attach[i].fd);
+    }
+    t->n_attach = 0;
+}
+
+int vg_tasks_attach(struct vg_agent_task *t, int fd, uint64_t flags) {
+    vg_auto_fd int channel = fd;
+    if (t->keeper)
+        return vg_keeper_send(t->keeper, VG_K_ATTACH, t->id, flags, 0, NULL, 0, &channel, 1);
+    if (t->state != VG_AT_WAITING || t->n_attach == VG_AGENT_ATTACHES)
+        return -ENOENT;
+    t->attach[t->n_attach++] = (struct vg_agent_attach){vg_take_fd(channel), flags};
+    return 0;
+}
+
+/* ------------------------------------------------------------------ from the control plane */
+
+static bool ends_a_task(uint32_t sig) {
+    return sig != SIGCONT && sig != SIGWINCH && sig != SIGCHLD && sig != SIGURG;
+}
+
+static void withdraw(struct vg_agent *a, struct vg_agent_task *t, uint32_t sig, const char *text) {
+    vg_keepers_withdraw(a, t);
+    exit_as(a, t, 128 + (int32_t)sig, VG_OK, text, true);
+}
+
+void vg_tasks_on_kill(struct vg_agent *a, const Vg__Pb__KillReq *kill) {
+    struct vg_agent_task *t = vg_tasks_get(a, kill->task_id);
+    const struct vg_agent_ended *e = find_ended(a, kill->task_id, kill->attempt);
+    uint32_t sig = kill->signal > 0 && kill->signal < 65 ? kill->signal : SIGTERM;
+    if (t && t->attempt == kill->attempt) {
+        if (t->state == VG_AT_EXITED)
+            say_state(a, t);
+        else if (t->keeper)
+            vg_keeper_send(t->keeper, VG_K_KILL, t->id, sig, kill->grace_usec, kill->text,
+                           kill->text ? VG_MIN(strlen(kill->text), (size_t)1024) : 0, NULL, 0);
+        else if (ends_a_task(sig))
+            withdraw(a, t, sig, kill->text);
+        return;
+    }
+    if (e && e->attempt == kill->attempt)
+        send_ended(a, e->id, e->attempt, e->status, VG_OK, NULL);
+    else
+        send_ended(a, kill->task_id, kill->attempt, 128 + SIGKILL, VG_LOST,
+                   "the node does not have this task");
+}
+
+void vg_tasks_on_log_ack(struct vg_agent *a, const Vg__Pb__LogAck *ack) {
+    struct vg_agent_task *t = vg_tasks_get(a, ack->task_id);
+    if (t && t->attempt == ack->attempt && t->keeper)
+        vg_keeper_send(t->keeper, VG_K_LOG_ACK, t->id, 0, ack->offset, NULL, 0, NULL, 0);
+}
+
+void vg_tasks_on_exit_ack(struct vg_agent *a, const Vg__Pb__ExitAck *ack) {
+    struct vg_agent_task *t = vg_tasks_get(a, ack->task_id);
+    if (t && t->attempt == ack->attempt && t->state == VG_AT_EXITED)
+        forget(a, t);
+}
+
+void vg_tasks_on_end_session(struct vg_agent *a, const char *key) {
+    struct vg_agent_keeper *k = key ? vg_keepers_session(a, key) : NULL;
+    if (k)
+        vg_keeper_send(k, VG_K_KEEP, 0, 0, 0, NULL, 0, NULL, 0);
+}
+
+void vg_tasks_on_session_extend(struct vg_agent *a, const Vg__Pb__SessionExtend *x) {
+    struct vg_agent_keeper *k = x->key ? vg_keepers_session(a, x->key) : NULL;
+    if (k && x->keep_usec)
+        vg_keeper_send(k, VG_K_KEEP, 0, 0, x->keep_usec, NULL, 0, NULL, 0);
+}
+
+/* ------------------------------------------------------------------ from keepers */
+
+static struct vg_agent_task *adopt_task(struct vg_agent_keeper *k, const Vg__Pb__TaskReport *r,
+                                        int *fds, size_t n_fds) {
+    struct stat st;
+    if (k->state != VG_KEEPER_ADOPTED || vg_tasks_get(k->agent, r->task_id))
+        return NULL;
+    struct vg_agent_task *t = task_new(k->agent, r->task_id, r->attempt);
+    if (!t)
+        return NULL;
+    if (n_fds > 0 && fstat(fds[0], &st) == 0 && st.st_size <= (off_t)VG_WIRE_MSG_MAX) {
+        t->start_fd = vg_take_fd(fds[0]);
+        t->start_bytes = (size_t)st.st_size;
+    }
+    t->keeper = k;
+    t->state = VG_AT_STARTING;
+    vg_list_push_back(&k->tasks, &t->link);
+    return t;
+}
+
+void vg_tasks_on_state(struct vg_agent_keeper *k, const uint8_t *data, size_t n, int *fds,
+                       size_t n_fds) {
+    struct vg_agent *a = k->agent;
+    Vg__Pb__TaskReport *r = vg__pb__task_report__unpack(NULL, n, data);
+    if (!r)
+        return;
+    struct vg_agent_task *t = vg_tasks_get(a, r->task_id);
+    if (!t)
+        t = adopt_task(k, r, fds, n_fds);
+    if (t && t->keeper == k && t->attempt == r->attempt && t->state != VG_AT_EXITED) {
+        t->confirmed = true;
+        close_fds(t);
+        t->out_begin = r->out_begin;
+        t->out_end = r->out_end;
+        if (r->started_usec)
+            t->started_usec = r->started_usec;
+        if (r->state == VG__PB__TASK_REPORT__STATE__RUNNING && t->state == VG_AT_STARTING) {
+            t->state = VG_AT_RUNNING;
+            send_started(a, t);
+        } else if (r->state == VG__PB__TASK_REPORT__STATE__EXITED && r->exited) {
+            r->exited->has_task_id = r->exited->has_attempt = true;
+            r->exited->task_id = t->id;
+            r->exited->attempt = t->attempt;
+            task_exited(a, t, r->exited);
+        }
+    } else if (!t && r->state == VG__PB__TASK_REPORT__STATE__EXITED) {
+        vg_keeper_send(k, VG_K_EXIT_ACK, r->task_id, 0, 0, NULL, 0, NULL, 0);
+    }
+    vg__pb__task_report__free_unpacked(r, NULL);
+}
+
+void vg_tasks_on_log(struct vg_agent_keeper *k, const struct vg_kpkt *p, const uint8_t *data) {
+    struct vg_agent *a = k->agent;
+    struct vg_agent_task *t = vg_tasks_get(a, p->id);
+    if (!t || t->keeper != k)
+        return;
+    Vg__Pb__LogAppend log = VG__PB__LOG_APPEND__INIT;
+    Vg__Pb__Envelope env = VG__PB__ENVELOPE__INIT;
+    log.has_task_id = log.has_attempt = log.has_offset = log.has_records = true;
+    log.task_id = t->id;
+    log.attempt = t->attempt;
+    log.offset = p->b;
+    log.records = (ProtobufCBinaryData){p->len, (uint8_t *)data};
+    log.has_tail = log.tail = p->a & 1;
+    env.body_case = VG__PB__ENVELOPE__BODY_LOG_APPEND;
+    env.log_append = &log;
+    /* Away, it is dropped: the keeper holds it and sends it again when it is told to. Going down
+       for good without a control plane, nobody will ever take it. */
+    if (!vg_link_send(a, &env) && a->stopping)
+        vg_keeper_send(k, VG_K_LOG_ACK, t->id, 0, p->b + p->len, NULL, 0, NULL, 0);
+}
+
+void vg_tasks_orphan(struct vg_agent *a, struct vg_agent_task *t, bool orderly) {
+    vg_list_remove(&t->link);
+    t->keeper = NULL;
+    if (t->state == VG_AT_EXITED)
+        return; /* waits for its acknowledgement without a keeper */
+    if (orderly && !t->confirmed && !a->stopping) {
+        vg_keepers_submit(a, t, &t->key); /* crossed with the keeper's leaving */
+        return;
+    }
+    exit_as(a, t, 128 + SIGKILL, VG_LOST, "the keeper of this task was killed", false);
+}
+
+void vg_tasks_kill_all(struct vg_agent *a, const char *text) {
+    vg_map_for_each (s, &a->tasks) {
+        struct vg_agent_task *t = s->value;
+        if (t->state == VG_AT_WAITING) {
+            vg_keepers_withdraw(a, t);
+            vg_tasks_fail(a, t, VG_UNAVAILABLE, text);
+        } else if (t->state != VG_AT_EXITED && t->keeper) {
+            vg_keeper_send(t->keeper, VG_K_KILL, t->id, SIGKILL, 0, text, strlen(text), NULL, 0);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ greeting */
+
+static Vg__Pb__Start *read_start(const struct vg_agent_task *t) {
+    if (t->start_fd < 0 || t->start_bytes == 0)
+        return NULL;
+    void *p = mmap(NULL, t->start_bytes, PROT_READ, MAP_PRIVATE, t->start_fd, 0);
+    if (p == MAP_FAILED)
+        return NULL;
+    Vg__Pb__Start *start = vg__pb__start__unpack(NULL, t->start_bytes, p);
+    munmap(p, t->start_bytes);
+    return start;
+}
+
+static Vg__Pb__TaskReport *report_new(const struct vg_agent_task *t, size_t *budget) {
+    Vg__Pb__TaskReport *r = vg_alloc(sizeof(*r));
+    if (!r)
+        return NULL;
+    vg__pb__task_report__init(r);
+    r->has_task_id = r->has_attempt = r->has_state = true;
+    r->task_id = t->id;
+    r->attempt = t->attempt;
+    r->state = t->state == VG_AT_EXITED    ? VG__PB__TASK_REPORT__STATE__EXITED
+               : t->state == VG_AT_RUNNING ? VG__PB__TASK_REPORT__STATE__RUNNING
+                                           : VG__PB__TASK_REPORT__STATE__STARTING;
+    r->has_started_usec = t->started_usec != 0;
+    r->started_usec = t->started_usec;
+    r->has_out_begin = r->has_out_end = true;
+    r->out_begin = t->out_begin;
+    r->out_end = t->out_end;
+    r->exited = t->exited; /* borrowed */
+    if (t->start_bytes <= *budget && (r->start = read_start(t)))
+        *budget -= t->start_bytes;
+    return r;
+}
+
+static int report_sessions(struct vg_agent *a, Vg__Pb__AgentHello *hello) {
+    hello->session = vg_alloc((vg_map_len(&a->sessions) + 1) * sizeof(*hello->session));
+    if (!hello->session)
+        return -ENOMEM;
+    vg_map_for_each (s, &a->sessions) {
+        struct vg_agent_keeper *k = s->value;
+        Vg__Pb__SessionReport *r = vg_alloc(sizeof(*r));
+        if (!r)
+            return -ENOMEM;
+        vg__pb__session_report__init(r);
+        r->key = k->session;
+        r->has_tasks = true;
+        vg_list_for_each (it, &k->tasks)
+            r->tasks++;
+        hello->session[hello->n_session++] = r;
+    }
+    return 0;
+}
+
+int vg_tasks_report(struct vg_agent *a, Vg__Pb__AgentHello *hello) {
+    size_t budget = REPORT_STARTS_MAX;
+    hello->task = vg_alloc((vg_map_len(&a->tasks) + 1) * sizeof(*hello->task));
+    if (!hello->task)
+        return -ENOMEM;
+    vg_map_for_each (s, &a->tasks) {
+        Vg__Pb__TaskReport *r = report_new(s->value, &budget);
+        if (!r)
+            return -ENOMEM;
+        hello->task[hello->n_task++] = r;
+    }
+    return report_sessions(a, hello);
+}
+
+void vg_tasks_report_done(Vg__Pb__AgentHello *hello) {
+    for (size_t i = 0; i < hello->n_task; i++) {
+        if (hello->task[i]->start)
+            vg__pb__start__free_unpacked(hello->task[i]->start, NULL);
+        free(hello->task[i]);
+    }
+    for (size_t i = 0; i < hello->n_session; i++)
+        free(hello->session[i]);
+    free(hello->task);
+    free(hello->session);
+}
+
+void vg_tasks_resend(struct vg_agent *a) {
+    vg_map_for_each (s, &a->tasks) {
+        struct vg_agent_task *t = s->value;
+        if (t->state == VG_AT_EXITED)
+            say_state(a, t);
+        else if (t->keeper)
+            vg_keeper_send(t->keeper, VG_K_LOG_ACK, t->id, 1, 0, NULL, 0, NULL, 0);
+    }
+}

@@ -1,0 +1,478 @@
+/* `virga agent`: options, what must be there before anything runs, signals, the end. Loop thread.
+
+   Order at the start, each step a condition of the next: lock; lease; sandbox node; networks;
+   living keepers report; their leftovers are swept; the control plane is dialled.
+
+   SIGTERM leaves keepers and their tasks alone: another agent takes them over. SIGINT and SIGUSR2
+   end every task, wait for the keepers and remove what the node made. */
+#include "agent/agent.h"
+
+#include "agent/agent-int.h"
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/util.h"
+
+#include <fcntl.h>
+#include <getopt.h>
+#include <limits.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define LABELS_MAX 64
+#define STOP_MS 5000 /* for keepers to end by themselves */
+
+char *vg_agent_path(const struct vg_agent *a, const char *name) {
+    return vg_fmt("%s/%s", a->node_dir, name);
+}
+
+/* ------------------------------------------------------------------ options */
+
+static const char usage[] =
+    "usage: virga agent [options]\n"
+    "\n"
+    "Offers this machine to a cloud. Needs root.\n"
+    "\n"
+    "  --home DIR                where the node keeps its state (default $VIRGA_HOME or ~/.virga)\n"
+    "  --control unix:PATH       the control plane on this machine (default DIR/sock)\n"
+    "  --control HOST:PORT       the control plane this machine has joined\n"
+    "  --join TOKEN@HOST:PORT    join a cloud with a token of `virga node invite`\n"
+    "  --join HOST:PORT --token T\n"
+    "  --name NAME               the node's name (default: host name)\n"
+    "  --label K=V               may be repeated\n"
+    "  --gpus N --gpu-model M    instead of what is found\n"
+    "  --cpus N --mem SIZE       what is offered (default: all)\n"
+    "  --shared PATH             a path that is the same on all machines; may be repeated\n"
+    "  --listen HOST:PORT|none   port for direct streams\n"
+    "  --warm N                  sandboxes held ready for a user (default 2, at most 16)\n";
+
+enum {
+    OPT_HOME = 256,
+    OPT_CONTROL,
+    OPT_JOIN,
+    OPT_TOKEN,
+    OPT_NAME,
+    OPT_LABEL,
+    OPT_GPUS,
+    OPT_GPU_MODEL,
+    OPT_CPUS,
+    OPT_MEM,
+    OPT_SHARED,
+    OPT_LISTEN,
+    OPT_WARM,
+};
+
+static const struct option options[] = {
+    {"home", required_argument, NULL, OPT_HOME},
+    {"control", required_argument, NULL, OPT_CONTROL},
+    {"join", required_argument, NULL, OPT_JOIN},
+    {"token", required_argument, NULL, OPT_TOKEN},
+    {"name", required_argument, NULL, OPT_NAME},
+    {"label", required_argument, NULL, OPT_LABEL},
+    {"gpus", required_argument, NULL, OPT_GPUS},
+    {"gpu-model", required_argument, NULL, OPT_GPU_MODEL},
+    {"cpus", required_argument, NULL, OPT_CPUS},
+    {"mem", required_argument, NULL, OPT_MEM},
+    {"shared", required_argument, NULL, OPT_SHARED},
+    {"listen", required_argument, NULL, OPT_LISTEN},
+    {"warm", required_argument, NULL, OPT_WARM},
+    {"help", no_argument, NULL, 'h'},
+    {0},
+};
+
+static int bad(struct vg_err *err, const char *option, const char *value, const char *want) {
+    return vg_err_set(err, VG_INVALID, "--%s %s is not %s", option, value, want);
+}
+
+static int add(char ***list, size_t *n, char *value, const char *option, struct vg_err *err) {
+    if (*n == LABELS_MAX)
+        return vg_err_set(err, VG_TOO_BIG, "--%s is given more than %d times", option, LABELS_MAX);
+    char **more = vg_realloc(*list, (*n + 1) * sizeof(**list));
+    if (!more)
+        return vg_err_sys(err, -ENOMEM, "cannot start the agent");
+    *list = more;
+    more[(*n)++] = value;
+    return 0;
+}
+
+/* TOKEN@HOST:PORT; the token has no '@'. */
+static void set_join(struct vg_agent_conf *c, char *value) {
+    char *at = strchr(value, '@');
+    c->join = value;
+    if (at) {
+        *at = 0;
+        c->token = value;
+        c->join = at + 1;
+    }
+}
+
+static int number_option(struct vg_agent_conf *c, int opt, const char *value, struct vg_err *err) {
+    uint64_t n;
+    if (opt == OPT_MEM) {
+        if (vg_parse_size(value, &c->mem_bytes) < 0 || c->mem_bytes == 0)
+            return bad(err, "mem", value, "a size such as 64G");
+        return 0;
+    }
+    if (vg_parse_u64(value, &n) < 0)
+        n = UINT64_MAX;
+    if (opt == OPT_GPUS) {
+        if (n > VG_GPUS_MAX)
+            return bad(err, "gpus", value, "a number from 0 to 64");
+        c->gpus = (int64_t)n;
+    } else if (opt == OPT_CPUS) {
+        if (n == 0 || n > 65536)
+            return bad(err, "cpus", value, "a number of CPUs");
+        c->cpus = n;
+    } else {
+        if (n > VG_WARM_MAX)
+            return bad(err, "warm", value, "a number from 0 to 16");
+        c->warm = (uint32_t)n;
+    }
+    return 0;
+}
+
+static int one_option(struct vg_agent_conf *c, int opt, char *value, struct vg_err *err) {
+    switch (opt) {
+    case OPT_HOME:
+        c->home = value;
+        return 0;
+    case OPT_CONTROL:
+        c->control = value;
+        return 0;
+    case OPT_JOIN:
+        set_join(c, value);
+        return 0;
+    case OPT_TOKEN:
+        c->token = value;
+        return 0;
+    case OPT_NAME:
+        c->name = value;
+        return 0;
+    case OPT_GPU_MODEL:
+        c->gpu_model = value;
+        return 0;
+    case OPT_LISTEN:
+        c->listen = value;
+        return 0;
+    case OPT_LABEL:
+        if (value[0] == '=' || !strchr(value, '='))
+            return bad(err, "label", value, "of the form key=value");
+        return add(&c->labels, &c->n_labels, value, "label", err);
+    case OPT_SHARED:
+        if (value[0] != '/')
+            return bad(err, "shared", value, "an absolute path");
+        return add(&c->shared, &c->n_shared, value, "shared", err);
+    case OPT_GPUS:
+    case OPT_CPUS:
+    case OPT_MEM:
+    case OPT_WARM:
+        return number_option(c, opt, value, err);
+    default:
+        return vg_err_set(err, VG_INVALID,
+                          "an option is unknown or lacks its value: see `virga "
+                          "agent --help`");
+    }
+}
+
+/* 1: help was asked for. */
+static int parse(int argc, char **argv, struct vg_agent_conf *c, struct vg_err *err) {
+    int opt, r = 0;
+    optind = 1;
+    opterr = 0;
+    while (r == 0 && (opt = getopt_long(argc, argv, "+h", options, NULL)) != -1) {
+        if (opt == 'h')
+            return 1;
+        r = one_option(c, opt, optarg, err);
+    }
+    if (r == 0 && optind < argc)
+        return vg_err_set(err, VG_INVALID, "'%s' is not an option of `virga agent`", argv[optind]);
+    if (r == 0 && c->join && !strchr(c->join, ':'))
+        return vg_err_set(err, VG_INVALID, "--join %s has no port: give TOKEN@HOST:PORT", c->join);
+    return r;
+}
+
+/* ------------------------------------------------------------------ the machine */
+
+static void read_line(const char *path, char *out, size_t cap) {
+    vg_auto_free char *text = NULL;
+    size_t len;
+    out[0] = 0;
+    if (vg_read_file(path, 4096, &text, &len) < 0)
+        return;
+    text[strcspn(text, "\n")] = 0;
+    snprintf(out, cap, "%s", text);
+}
+
+static uint64_t memory_bytes(void) {
+    long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+    return pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size : 0;
+}
+
+static uint64_t cpu_count(void) {
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0)
+        return (uint64_t)CPU_COUNT(&set);
+    return (uint64_t)VG_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
+}
+
+static void know_machine(struct vg_agent *a) {
+    read_line("/proc/sys/kernel/random/boot_id", a->boot_id, sizeof(a->boot_id));
+    read_line("/etc/machine-id", a->machine_id, sizeof(a->machine_id));
+    if (!a->machine_id[0])
+        memcpy(a->machine_id, a->boot_id, sizeof(a->machine_id));
+    if (!a->conf.cpus)
+        a->conf.cpus = cpu_count();
+    if (!a->conf.mem_bytes)
+        a->conf.mem_bytes = memory_bytes();
+    if (a->conf.name)
+        snprintf(a->name, sizeof(a->name), "%s", a->conf.name);
+    else if (gethostname(a->name, sizeof(a->name) - 1) < 0)
+        snprintf(a->name, sizeof(a->name), "node");
+    vg_gpus_find("", a->conf.gpus, a->conf.gpu_model, &a->gpus);
+}
+
+/* Names links, tables and cgroups of this home; the same after every restart. */
+static void make_tag(struct vg_agent *a) {
+    uint32_t h = 2166136261u;
+    for (const char *p = a->conf.home; *p; p++)
+        h = (h ^ (uint8_t)*p) * 16777619u;
+    snprintf(a->tag, sizeof(a->tag), "%06x", (h ^ h >> 24) & 0xffffffu);
+}
+
+static void raise_fd_limit(void) {
+    struct rlimit rl;
+    if (getrlimit(RLIMIT_NOFILE, &rl) == 0 && rl.rlim_cur < rl.rlim_max) {
+        rl.rlim_cur = rl.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &rl);
+    }
+}
+
+/* ------------------------------------------------------------------ folders and lock */
+
+static int open_home(struct vg_agent *a, struct vg_err *err) {
+    char real[PATH_MAX];
+    const char *home = a->conf.home ? a->conf.home : getenv("VIRGA_HOME");
+    const char *user = getenv("HOME");
+    vg_auto_free char *path =
+        home && *home ? vg_strdup(home) : vg_fmt("%s/.virga", user ? user : "/root");
+    if (!path)
+        return vg_err_sys(err, -ENOMEM, "cannot start the agent");
+    int r = vg_mkdir_p(path, 0711);
+    if (r < 0)
+        return vg_err_sys(err, r, "cannot make %s", path);
+    if (!realpath(path, real))
+        return vg_err_sys(err, errno, "cannot use %s", path);
+    a->conf.home = vg_strdup(real);
+    a->node_dir = vg_fmt("%s/node", real);
+    a->keepers_dir = vg_fmt("%s/node/keepers", real);
+    a->lease_path = vg_fmt("%s/node/lease", real);
+    if (!a->conf.home || !a->node_dir || !a->keepers_dir || !a->lease_path)
+        return vg_err_sys(err, -ENOMEM, "cannot start the agent");
+    if ((r = vg_mkdir_p(a->node_dir, 0711)) < 0 || (r = vg_mkdir_p(a->keepers_dir, 0700)) < 0)
+        return vg_err_sys(err, r, "cannot make %s", a->keepers_dir);
+    return 0;
+}
+
+/* A record lock: it belongs to this process alone, keepers do not inherit it. */
+static int take_lock(struct vg_agent *a, struct vg_err *err) {
+    vg_auto_free char *path = vg_agent_path(a, "lock");
+    vg_auto_free char *pid_path = vg_agent_path(a, "pid");
+    struct flock fl = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    char pid[16];
+    if (!path || !pid_path)
+        return vg_err_sys(err, -ENOMEM, "cannot start the agent");
+    a->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (a->lock_fd < 0)
+        return vg_err_sys(err, errno, "cannot open %s", path);
+    if (fcntl(a->lock_fd, F_SETLK, &fl) < 0) {
+        if (errno != EAGAIN && errno != EACCES)
+            return vg_err_sys(err, errno, "cannot lock %s", path);
+        fcntl(a->lock_fd, F_GETLK, &fl);
+        return vg_err_set(err, VG_CONFLICT, "an agent already runs for %s (process %d)",
+                          a->conf.home, (int)fl.l_pid);
+    }
+    int n = snprintf(pid, sizeof(pid), "%d\n", (int)getpid());
+    int r = vg_write_file(pid_path, pid, (size_t)n, 0644);
+    return r < 0 ? vg_err_sys(err, r, "cannot write %s", pid_path) : 0;
+}
+
+/* ------------------------------------------------------------------ sandbox and networks */
+
+static int open_node(struct vg_agent *a, struct vg_err *err) {
+    char exe[PATH_MAX];
+    vg_auto_free char *sock = vg_agent_path(a, "agent.sock");
+    ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
+    if (n < 0 || !sock)
+        return vg_err_sys(err, n < 0 ? errno : ENOMEM, "cannot find this program");
+    exe[n] = 0;
+    struct vg_sandbox_node_conf conf = {.dir = a->node_dir,
+                                        .home = a->conf.home,
+                                        .tag = a->tag,
+                                        .agent_sock = sock,
+                                        .self_exe = exe};
+    vg_agent_note_fds(a, true);
+    int r = vg_sandbox_node_open(&conf, &a->node, err);
+    vg_agent_note_fds(a, false);
+    return r;
+}
+
+static void open_networks(struct vg_agent *a) {
+    struct vg_err err = VG_ERR_INIT;
+    if (vg_netpool_open(a->tag, NULL, &a->net, &err) == 0)
+        return;
+    a->net = NULL;
+    vg_err_wrap(&err, "the node has no networks for tasks");
+    memcpy(a->net_error, err.msg, sizeof(a->net_error));
+    vg_warn("%s", a->net_error);
+}
+
+/* ------------------------------------------------------------------ the end */
+
+void vg_agent_quit(struct vg_agent *a, int status) {
+    a->status = status;
+    uv_stop(&a->loop);
+}
+
+/* The node is empty: nothing of it stays behind. */
+void vg_agent_stopped(struct vg_agent *a) {
+    static const char *const files[] = {"agent.sock", "lease", "lease.boot", "pid"};
+    uv_timer_stop(&a->stop_timer);
+    if (a->net)
+        vg_netpool_close(a->net);
+    a->net = NULL;
+    vg_sandbox_node_close(a->node);
+    a->node = NULL;
+    for (size_t i = 0; i < VG_COUNT(files); i++) {
+        vg_auto_free char *path = vg_agent_path(a, files[i]);
+        if (path)
+            unlink(path);
+    }
+    rmdir(a->keepers_dir);
+    vg_agent_quit(a, 0);
+}
+
+/* Whoever is left has had its time. Exits that nobody acknowledged are told by the next agent's
+   empty report. */
+static void on_stop_late(uv_timer_t *timer) {
+    vg_keepers_kill_rest(timer->data);
+}
+
+static void on_stop(uv_signal_t *sig, int signo) {
+    struct vg_agent *a = sig->data;
+    (void)signo;
+    if (a->stopping)
+        return;
+    a->stopping = true;
+    vg_info("going down: %zu tasks are ended", vg_map_len(&a->tasks));
+    vg_tasks_kill_all(a, "the node is going down");
+    uv_timer_start(&a->stop_timer, on_stop_late, STOP_MS, 0);
+    vg_keepers_stop(a);
+}
+
+static void on_term(uv_signal_t *sig, int signo) {
+    (void)signo;
+    vg_agent_quit(sig->data, 0);
+}
+
+static void on_child(uv_signal_t *sig, int signo) {
+    (void)signo;
+    vg_keepers_reap(sig->data);
+}
+
+static int watch_signals(struct vg_agent *a) {
+    struct {
+        uv_signal_t *handle;
+        int signo;
+        uv_signal_cb cb;
+    } list[] = {{&a->sig_term, SIGTERM, on_term},
+                {&a->sig_int, SIGINT, on_stop},
+                {&a->sig_stop, SIGUSR2, on_stop},
+                {&a->sig_child, SIGCHLD, on_child}};
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < VG_COUNT(list); i++) {
+        uv_signal_init(&a->loop, list[i].handle);
+        list[i].handle->data = a;
+        r = uv_signal_start(list[i].handle, list[i].cb, list[i].signo);
+    }
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
+    return r;
+}
+
+/* ------------------------------------------------------------------ start */
+
+static void on_adopted(struct vg_agent *a) {
+    if (vg_map_len(&a->tasks))
+        vg_info("took over %zu tasks of %zu keepers", vg_map_len(&a->tasks), a->n_keepers);
+    vg_link_start(a);
+    vg_keepers_warm_up(a);
+}
+
+static void init_timers(struct vg_agent *a) {
+    uv_timer_t *timers[] = {&a->refill, &a->decay, &a->adopt_timer, &a->stop_timer};
+    for (size_t i = 0; i < VG_COUNT(timers); i++) {
+        uv_timer_init(&a->loop, timers[i]);
+        timers[i]->data = a;
+    }
+}
+
+static int set_up(struct vg_agent *a, struct vg_err *err) {
+    int r = open_home(a, err);
+    if (r < 0 || (r = take_lock(a, err)) < 0)
+        return r;
+    raise_fd_limit();
+    know_machine(a);
+    make_tag(a);
+    if (uv_loop_init(&a->loop) < 0 || !(a->packet = vg_alloc(VG_KPKT_MAX)))
+        return vg_err_sys(err, -ENOMEM, "cannot start the agent");
+    init_timers(a);
+    vg_list_init(&a->keepers);
+    vg_list_init(&a->forwards);
+    vg_warm_init(&a->warm, a->conf.warm);
+    vg_tasks_init(a);
+    a->log_head_bytes = a->log_tail_bytes = 8u << 20;
+    if ((r = watch_signals(a)) < 0)
+        return vg_err_sys(err, r, "cannot watch signals");
+    if ((r = vg_lease_open(a, err)) < 0 || (r = vg_link_open(a, err)) < 0 ||
+        (r = open_node(a, err)) < 0)
+        return r;
+    open_networks(a);
+    if ((r = vg_io_open(a, err)) < 0 || (r = vg_io_listen(a, err)) < 0)
+        return r;
+    return vg_keepers_open(a, on_adopted, err);
+}
+
+int vg_agent_main(int argc, char **argv) {
+    static struct vg_agent agent; /* large, and for the life of the program */
+    struct vg_agent *a = &agent;
+    struct vg_err err = VG_ERR_INIT;
+    *a = (struct vg_agent){.conf = {.gpus = -1, .warm = VG_WARM_BASE}, .lock_fd = -1, .status = -1};
+    vg_log_init("agent");
+    int r = parse(argc, argv, &a->conf, &err);
+    if (r == 1) {
+        fputs(usage, stdout);
+        return 0;
+    }
+    if (r == 0 && geteuid() != 0)
+        r = vg_err_set(&err, VG_NEEDS_ROOT,
+                       "the agent makes sandboxes and needs root: run it with sudo");
+    if (r == 0)
+        r = set_up(a, &err);
+    if (r < 0) {
+        fprintf(stderr, "virga agent: %s\n", err.msg);
+        return vg_reason_exit(err.reason);
+    }
+    if (a->status < 0) /* a stop may come before the first turn */
+        uv_run(&a->loop, UV_RUN_DEFAULT);
+    vg_link_close(a);
+    uv_run(&a->loop, UV_RUN_NOWAIT); /* lets the connection say its last words */
+    vg_io_close(a);
+    vg_lease_close(a);
+    return VG_MAX(a->status, 0);
+}
