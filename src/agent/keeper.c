@@ -112,7 +112,10 @@ static void on_packet(struct keeper *k, const struct vg_kpkt *p, int *fds, size_
         break;
     case VG_K_LOG_ACK:
         if (t) {
-            klog_acked(k, t, p->b);
+            if (p->a) /* the control plane is new: what it did not acknowledge goes again */
+                klog_restart(t);
+            else
+                klog_acked(k, t, p->b);
             keeper_flush_agent(k);
         }
         break;
