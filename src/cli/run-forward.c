@@ -18,8 +18,7 @@
 
 struct port {
     struct forward *f;
-    char host[256];
-    uint16_t local, remote;
+    struct run_port at;
     struct vg_listener *listener;
 };
 
@@ -34,37 +33,6 @@ struct forward {
     size_t n_ports;
 };
 
-static int parse(const char *spec, struct port *ret, struct vg_err *err) {
-    const char *last = strrchr(spec, ':');
-    const char *mid = NULL;
-    for (const char *p = spec; last && p < last; p++)
-        if (*p == ':')
-            mid = p;
-    uint64_t local = 0, remote = 0;
-    char text[16];
-    const char *from = mid ? mid + 1 : spec;
-    size_t len = last ? (size_t)(last - from) : 0;
-    if (last && len < sizeof(text)) {
-        memcpy(text, from, len);
-        text[len] = 0;
-    }
-    if (!last || len >= sizeof(text) || vg_parse_u64(text, &local) < 0 ||
-        vg_parse_u64(last + 1, &remote) < 0 || local > 65535 || remote == 0 || remote > 65535 ||
-        (mid && (size_t)(mid - spec) >= sizeof(ret->host)))
-        return vg_err_set(err, VG_INVALID,
-                          "'%s' is not [HOST:]LOCAL:REMOTE: give for example 8080:80", spec);
-    snprintf(ret->host, sizeof(ret->host), "%.*s", mid ? (int)(mid - spec) : 9,
-             mid ? spec : "127.0.0.1");
-    ret->local = (uint16_t)local;
-    ret->remote = (uint16_t)remote;
-    return 0;
-}
-
-int run_forward_check(const char *spec, struct vg_err *err) {
-    struct port p;
-    return parse(spec, &p, err);
-}
-
 static void accepted(int fd, void *user) {
     struct port *p = user;
     struct forward *f = p->f;
@@ -77,7 +45,7 @@ static void accepted(int fd, void *user) {
     Vg__Pb__ForwardReq req = VG__PB__FORWARD_REQ__INIT;
     req.task = f->task;
     req.has_port = req.has_stream = true;
-    req.port = p->remote;
+    req.port = p->at.remote;
     req.stream = vg_stream_id(s);
     env.has_req = true;
     env.req = req.stream;
@@ -179,9 +147,10 @@ int run_forward(const struct vg_endpoint *ep, uint64_t task_id, const char *cons
         struct port *p = &f->ports[f->n_ports++];
         uint16_t real;
         p->f = f;
-        r = parse(specs[i], p, err);
+        r = run_port_parse(specs[i], &p->at, err);
         if (r >= 0)
-            r = vg_listen_tcp(&f->loop, p->host, p->local, accepted, p, &p->listener, &real, err);
+            r = vg_listen_tcp(&f->loop, p->at.host, p->at.local, accepted, p, &p->listener, &real,
+                              err);
     }
     if (r < 0)
         return vg_err_wrap(err, "cannot forward a port");

@@ -90,7 +90,17 @@ bool run_tty_size(uint16_t ret[4]);
 
 /* run-bridge.c */
 int run_bridge(const struct vg_endpoint *ep, struct vg_err *err); /* a ctl descriptor */
+/* run-ports.c */
+struct run_port {
+    char host[256];
+    uint16_t local, remote;
+};
+int run_port_parse(const char *spec, struct run_port *ret, struct vg_err *err);
+
+/* run-full.c or vrun-main.c: where this program cannot go far (no TLS, no ports in it), it becomes
+   the whole `virga`; returns only where it is that already, or with err. */
+int run_become_full(char **argv, struct vg_err *err);
+
 /* run-forward.c: starts listening; spec is [HOST:]LOCAL:REMOTE. Serves in a thread of its own. */
 int run_forward(const struct vg_endpoint *ep, uint64_t task_id, const char *const *specs, size_t n,
                 struct vg_err *err);
-int run_forward_check(const char *spec, struct vg_err *err);

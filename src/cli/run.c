@@ -116,9 +116,10 @@ static int add_label(struct vg_opt_state *st, const char *arg) {
 
 static int add_port(struct vg_opt_state *st, const char *arg) {
     struct vg_err err = VG_ERR_INIT;
+    struct run_port port;
     if (set.n_ports == PORTS_MAX)
         return vg_opt_bad(st, "at most %d ports", PORTS_MAX);
-    if (run_forward_check(arg, &err) < 0)
+    if (run_port_parse(arg, &port, &err) < 0)
         return vg_opt_bad(st, "%s", err.msg);
     set.ports[set.n_ports++] = arg;
     return 0;
@@ -458,8 +459,12 @@ int vg_run_main(int argc, char **argv, bool batch) {
         return fail(r, &err);
     }
     r->detach |= batch;
-    if (vg_endpoint_find(&r->ep, &err) < 0 || fill(r, argv + st.index, argc - st.index, &err) < 0 ||
-        run_connect(r, false, &err) < 0)
+    if (vg_endpoint_find(&r->ep, &err) < 0)
+        return fail(r, &err);
+    bool far = r->ep.kind == VG_ENDPOINT_TLS || r->ep.token[0];
+    if ((far || set.n_ports) && run_become_full(argv, &err) < 0)
+        return fail(r, &err);
+    if (fill(r, argv + st.index, argc - st.index, &err) < 0 || run_connect(r, false, &err) < 0)
         return fail(r, &err);
     if (set.n_ports && run_forward(&r->ep, r->task_id, set.ports, set.n_ports, &err) < 0)
         return fail(r, &err);
