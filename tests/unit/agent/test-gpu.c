@@ -1,0 +1,137 @@
+/* GPU discovery over a folder that stands for the machine. */
+#include "agent/agent-gpu.h"
+
+#include "base/util.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <ftw.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static char root[] = "/tmp/vg-gpu-XXXXXX";
+
+static void put(const char *path, const char *text) {
+    char full[PATH_MAX], *slash;
+    snprintf(full, sizeof(full), "%s%s", root, path);
+    slash = strrchr(full, '/');
+    *slash = 0;
+    cr_assert_eq(vg_mkdir_p(full, 0700), 0);
+    *slash = '/';
+    cr_assert_eq(vg_write_file(full, text, strlen(text), 0600), 0);
+}
+
+static int drop(const char *path, const struct stat *st, int type, struct FTW *ftw) {
+    (void)st;
+    (void)type;
+    (void)ftw;
+    return remove(path);
+}
+
+static void make(void) {
+    cr_assert_not_null(mkdtemp(root));
+}
+
+static void unmake(void) {
+    nftw(root, drop, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+static void two_cards(void) {
+    put("/proc/driver/nvidia/gpus/0000:4b:00.0/information",
+        "Model: \t\t NVIDIA H200\nIRQ:   \t\t 10\nGPU UUID: \t GPU-bbbb\nDevice Minor: \t 0\n");
+    put("/proc/driver/nvidia/gpus/0000:1a:00.0/information",
+        "Model: \t\t NVIDIA A100\nGPU UUID: \t GPU-aaaa\nDevice Minor: \t 1\n");
+    put("/dev/nvidia0", "");
+    put("/dev/nvidia1", "");
+    put("/dev/nvidiactl", "");
+    put("/dev/nvidia-uvm", "");
+}
+
+TestSuite(gpu, .init = make, .fini = unmake);
+
+Test(gpu, a_machine_without_a_driver_has_none) {
+    struct vg_gpus g;
+    vg_gpus_find(root, -1, NULL, &g);
+    cr_assert_eq(g.n, 0);
+}
+
+Test(gpu, cards_are_counted_by_bus_and_named_by_minor) {
+    struct vg_gpus g;
+    two_cards();
+    vg_gpus_find(root, -1, NULL, &g);
+    cr_assert_eq(g.n, 2);
+    cr_assert_str_eq(g.gpu[0].model, "NVIDIA A100");
+    cr_assert_eq(g.gpu[0].minor, 1);
+    cr_assert_str_eq(g.gpu[0].uuid, "GPU-aaaa");
+    cr_assert_eq(g.gpu[1].minor, 0);
+}
+
+Test(gpu, a_card_without_a_device_node_is_not_offered) {
+    struct vg_gpus g;
+    two_cards();
+    char path[PATH_MAX];
+    snprintf(path, sizeof(path), "%s/dev/nvidia1", root);
+    unlink(path);
+    vg_gpus_find(root, -1, NULL, &g);
+    cr_assert_eq(g.n, 1);
+    cr_assert_eq(g.gpu[0].index, 0);
+    cr_assert_str_eq(g.gpu[0].model, "NVIDIA H200");
+}
+
+Test(gpu, device_nodes_alone_are_enough) {
+    struct vg_gpus g;
+    put("/dev/nvidia0", "");
+    put("/dev/nvidia3", "");
+    vg_gpus_find(root, -1, "H200", &g);
+    cr_assert_eq(g.n, 2);
+    cr_assert_eq(g.gpu[1].minor, 3);
+    cr_assert_str_eq(g.gpu[1].model, "H200");
+}
+
+Test(gpu, a_given_count_wins_over_what_is_found) {
+    struct vg_gpus g;
+    two_cards();
+    vg_gpus_find(root, 1, NULL, &g);
+    cr_assert_eq(g.n, 1);
+    vg_gpus_find(root, 0, NULL, &g);
+    cr_assert_eq(g.n, 0);
+    vg_gpus_find(root, 4, NULL, &g);
+    cr_assert_eq(g.n, 4);
+    cr_assert_eq(g.gpu[3].minor, -1);
+    vg_gpus_find(root, 100000, NULL, &g);
+    cr_assert_eq(g.n, VG_GPUS_MAX);
+}
+
+Test(gpu, a_task_sees_its_own_cards_and_the_common_nodes) {
+    struct vg_gpus g;
+    char path[8][VG_GPU_PATH];
+    uint32_t index[] = {0};
+    two_cards();
+    vg_gpus_find(root, -1, NULL, &g);
+    size_t n = vg_gpu_devices(&g, root, index, 1, path, 8);
+    cr_assert_eq(n, 3);
+    cr_assert_str_eq(path[0], "/dev/nvidia1");
+    cr_assert_str_eq(path[1], "/dev/nvidiactl");
+    cr_assert_str_eq(path[2], "/dev/nvidia-uvm");
+    index[0] = 99;
+    cr_assert_eq(vg_gpu_devices(&g, root, index, 1, path, 8), 0, "no card, no common nodes either");
+    cr_assert_eq(vg_gpu_devices(&g, root, index, 0, path, 8), 0);
+}
+
+Test(gpu, uuids_are_used_when_all_are_known_and_numbers_else) {
+    struct vg_gpus g;
+    char value[64];
+    uint32_t index[] = {1, 0};
+    two_cards();
+    vg_gpus_find(root, -1, NULL, &g);
+    cr_assert_eq(vg_gpu_visible(&g, index, 2, value, sizeof(value)), 0);
+    cr_assert_str_eq(value, "GPU-bbbb,GPU-aaaa");
+    vg_gpus_find(root, 3, NULL, &g);
+    index[1] = 2;
+    cr_assert_eq(vg_gpu_visible(&g, index, 2, value, sizeof(value)), 0);
+    cr_assert_str_eq(value, "1,2");
+    cr_assert_eq(vg_gpu_visible(&g, index, 2, value, 3), -E2BIG);
+}
