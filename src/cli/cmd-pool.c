@@ -1,0 +1,80 @@
+/* `virga pool`: what the cloud offers. */
+#include "base/cleanup.h"
+#include "base/util.h"
+#include "cli/list.h"
+
+static const char *shape(const Vg__Pb__Resources *r, char *out, size_t n) {
+    char mem[32];
+    if (!r || !(r->cpu_milli || r->mem_bytes || r->gpus))
+        return "shared";
+    int len = snprintf(out, n, "%g CPU, %s", r->cpu_milli / 1000.0,
+                       vg_format_size(r->mem_bytes, mem, sizeof(mem)));
+    if (r->gpus && len > 0 && (size_t)len < n)
+        snprintf(out + len, n - (size_t)len, ", %u GPU", r->gpus);
+    return out;
+}
+
+static void rows(const Vg__Pb__Envelope *env, struct vg_table *t) {
+    for (size_t i = 0; i < env->pools->n_pool; i++) {
+        const Vg__Pb__PoolInfo *p = env->pools->pool[i];
+        char name[128], sh[96], nodes[16], slots[32], queued[16], running[16];
+        snprintf(name, sizeof(name), "%s%s", p->name ? p->name : "", p->is_default ? " *" : "");
+        snprintf(nodes, sizeof(nodes), "%u", p->nodes);
+        snprintf(slots, sizeof(slots), "%u/%u", p->free_slots, p->total_slots);
+        snprintf(queued, sizeof(queued), "%u", p->queued);
+        snprintf(running, sizeof(running), "%u", p->running);
+        const char *cells[] = {name,
+                               p->class_name,
+                               shape(p->shape, sh, sizeof(sh)),
+                               nodes,
+                               p->total_slots ? slots : NULL,
+                               running,
+                               queued,
+                               p->network,
+                               p->description};
+        vg_table_row(t, cells);
+    }
+}
+
+static void items(const Vg__Pb__Envelope *env, json_t *array) {
+    for (size_t i = 0; i < env->pools->n_pool; i++) {
+        const Vg__Pb__PoolInfo *p = env->pools->pool[i];
+        json_t *j = json_object();
+        json_object_set_new(j, "name", vg_json_text(p->name));
+        json_object_set_new(j, "class", vg_json_text(p->class_name));
+        json_object_set_new(j, "default", json_boolean(p->is_default));
+        json_object_set_new(j, "shape", vg_json_resources(p->shape));
+        json_object_set_new(j, "nodes", vg_json_u64(p->nodes));
+        json_object_set_new(j, "free_slots", vg_json_u64(p->free_slots));
+        json_object_set_new(j, "total_slots", vg_json_u64(p->total_slots));
+        json_object_set_new(j, "running", vg_json_u64(p->running));
+        json_object_set_new(j, "queued", vg_json_u64(p->queued));
+        json_object_set_new(j, "network", vg_json_text(p->network));
+        json_object_set_new(j, "description", vg_json_text(p->description));
+        json_array_append_new(array, j);
+    }
+}
+
+static const struct vg_lister lister = {
+    .body = VG__PB__ENVELOPE__BODY_POOLS,
+    .headings = (const char *const[]){"POOL", "CLASS", "SHAPE", "NODES", "FREE", "RUNNING",
+                                      "QUEUED", "NETWORK", "DESCRIPTION", NULL},
+    .rows = rows,
+    .items = items};
+
+static int list_run(struct vg_cmd_line *l) {
+    Vg__Pb__Empty body = VG__PB__EMPTY__INIT;
+    Vg__Pb__Envelope req = vg_request(POOL_LIST, pool_list, &body);
+    return vg_list_run(l, &req, &lister);
+}
+
+static const struct vg_cmd subs[] = {
+    {"list", "", "pools with their shapes and what is free (* is the default)", VG_LIST_OPTS,
+     .run = list_run},
+};
+
+const struct vg_cmd vg_cmd_pool = {.name = "pool",
+                                   .args = "",
+                                   .summary = "what the cloud offers: list",
+                                   .subs = subs,
+                                   .n_subs = VG_COUNT(subs)};

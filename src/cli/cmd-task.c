@@ -1,0 +1,318 @@
+/* `virga task`: list, get, wait, cancel, signal. Logs and watch have files of their own. */
+#include "cli/cmd-task.h"
+
+#include "base/cleanup.h"
+#include "base/util.h"
+#include "cli/client.h"
+#include "cli/json.h"
+#include "cli/task-show.h"
+
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LIST_DEFAULT 50
+#define LIST_MAX 10000
+
+static const char *const states[] = {"blocked",   "queued", "starting",  "running",
+                                     "succeeded", "failed", "cancelled", NULL};
+#define N_UNFINISHED 4
+
+int vg_task_filter_opt(struct vg_cmd_line *l, struct vg_task_filter *f, int id, const char *arg) {
+    int which;
+    switch (id) {
+    case 'a':
+        f->ended = true;
+        return 1;
+    case 'A':
+        f->all_users = true;
+        return 1;
+    case 'P':
+        f->pool = arg;
+        return 1;
+    case 'n':
+        f->name = arg;
+        return 1;
+    case 's':
+        if (vg_opt_choice(&l->st, arg, states, &which) == 0 && f->n_states < VG_LABELS_MAX) {
+            f->states[f->n_states++] = arg;
+            return 1;
+        }
+        break;
+    case 'l':
+        if (!strchr(arg, '='))
+            vg_opt_bad(&l->st, "'%.60s' is not a label such as team=vision", arg);
+        else if (f->n_labels == VG_LABELS_MAX)
+            vg_opt_bad(&l->st, "at most %d labels may be given", VG_LABELS_MAX);
+        else {
+            f->labels[f->n_labels++] = arg;
+            return 1;
+        }
+        break;
+    default:
+        return 0;
+    }
+    l->exit = vg_cmd_fail_opt(l);
+    return -1;
+}
+
+void vg_task_filter_finish(struct vg_task_filter *f) {
+    if (f->n_states || f->ended)
+        return;
+    for (; f->n_states < N_UNFINISHED; f->n_states++)
+        f->states[f->n_states] = states[f->n_states];
+}
+
+/* ------------------------------------------------------------------ list */
+
+static int on_list(const Vg__Pb__Envelope *env, void *user, struct vg_err *err) {
+    json_t *all = user;
+    if (env->body_case != VG__PB__ENVELOPE__BODY_TASKS)
+        return vg_unexpected(env, err);
+    for (size_t i = 0; i < env->tasks->n_task; i++)
+        json_array_append_new(all, vg_task_json(env->tasks->task[i]));
+    return 0;
+}
+
+struct list {
+    struct vg_table *table;
+    size_t n;
+    uint64_t total;
+};
+
+static int on_list_table(const Vg__Pb__Envelope *env, void *user, struct vg_err *err) {
+    struct list *list = user;
+    if (env->body_case != VG__PB__ENVELOPE__BODY_TASKS)
+        return vg_unexpected(env, err);
+    for (size_t i = 0; i < env->tasks->n_task; i++)
+        vg_task_row(list->table, env->tasks->task[i]);
+    list->n += env->tasks->n_task;
+    list->total = VG_MAX(list->total, env->tasks->total);
+    return 0;
+}
+
+static int list_json(Vg__Pb__Envelope *req) {
+    struct vg_err err = VG_ERR_INIT;
+    json_t *all = json_array();
+    if (vg_call_once(req, on_list, all, &err) < 0) {
+        json_decref(all);
+        return vg_cmd_fail(&err);
+    }
+    return vg_json_print(all);
+}
+
+static int list_table(Vg__Pb__Envelope *req, const struct vg_task_filter *f) {
+    struct vg_err err = VG_ERR_INIT;
+    struct list list = {.table = vg_task_table()};
+    if (vg_call_once(req, on_list_table, &list, &err) < 0)
+        return vg_cmd_fail(&err);
+    if (list.n || !isatty(STDOUT_FILENO))
+        vg_table_print(list.table, stdout, 0);
+    else
+        fprintf(stderr, "no %stasks%s\n", f->ended ? "" : "unfinished ",
+                f->ended ? "" : " ('virga task list -a' shows ended ones)");
+    if (list.total > list.n && isatty(STDOUT_FILENO))
+        fprintf(stderr, "the newest %zu of %llu; --limit shows more\n", list.n,
+                (unsigned long long)list.total);
+    return 0;
+}
+
+static const struct vg_opt list_opts[] = {
+    VG_TASK_FILTER_OPTS,
+    {"limit", 0, "N", "at most so many (50)", 'N'},
+    VG_CMD_OUTPUT,
+};
+
+static int list_run(struct vg_cmd_line *l) {
+    struct vg_task_filter f = {.limit = LIST_DEFAULT};
+    const char *arg;
+    for (int id; (id = vg_cmd_next(l, &arg)) != VG_OPT_END;) {
+        int r = id == VG_OPT_ERROR ? -1 : vg_task_filter_opt(l, &f, id, arg);
+        if (r == 0 && id == 'N' && vg_opt_u64(&l->st, arg, 1, LIST_MAX, &f.limit) < 0) {
+            l->exit = vg_cmd_fail_opt(l);
+            r = -1;
+        }
+        if (r < 0)
+            return l->exit;
+    }
+    if (!vg_cmd_args(l, 0, 0))
+        return l->exit;
+    vg_task_filter_finish(&f);
+    Vg__Pb__TaskQuery q = VG__PB__TASK_QUERY__INIT;
+    q.has_all_users = q.all_users = f.all_users;
+    q.n_state = f.n_states;
+    q.state = (char **)f.states;
+    q.n_label = f.n_labels;
+    q.label = (char **)f.labels;
+    q.has_limit = true;
+    q.limit = (uint32_t)f.limit;
+    q.pool = (char *)f.pool;
+    q.name = (char *)f.name;
+    Vg__Pb__Envelope req = vg_request(TASK_LIST, task_list, &q);
+    return l->json ? list_json(&req) : list_table(&req, &f);
+}
+
+/* ------------------------------------------------------------------ get */
+
+static int on_get(const Vg__Pb__Envelope *env, void *user, struct vg_err *err) {
+    const struct vg_cmd_line *l = user;
+    if (env->body_case != VG__PB__ENVELOPE__BODY_TASK)
+        return vg_unexpected(env, err);
+    if (l->json)
+        vg_json_print(vg_task_json(env->task));
+    else
+        vg_task_print(env->task);
+    return 0;
+}
+
+static const struct vg_opt output_opts[] = {VG_CMD_OUTPUT};
+
+static int get_run(struct vg_cmd_line *l) {
+    struct vg_err err = VG_ERR_INIT;
+    Vg__Pb__TaskRef ref = VG__PB__TASK_REF__INIT;
+    Vg__Pb__Envelope req = vg_request(TASK_GET, task_get, &ref);
+    if (!vg_cmd_plain(l, 1, 1))
+        return l->exit;
+    ref.task = l->args[0];
+    return vg_call_once(&req, on_get, l, &err) < 0 ? vg_cmd_fail(&err) : 0;
+}
+
+/* ------------------------------------------------------------------ wait */
+
+struct wait {
+    bool json;
+    int exit;
+};
+
+static int on_wait(const Vg__Pb__Envelope *env, void *user, struct vg_err *err) {
+    struct wait *w = user;
+    if (env->body_case != VG__PB__ENVELOPE__BODY_TASK)
+        return vg_unexpected(env, err);
+    if (env->more)
+        return 0;
+    if (w->json)
+        vg_json_print_line(vg_task_json(env->task));
+    int status = vg_task_exit(env->task);
+    if (status && env->task->reason && *env->task->reason)
+        vg_cmd_say("%s", env->task->reason);
+    if (!w->exit)
+        w->exit = status;
+    return 0;
+}
+
+static int wait_run(struct vg_cmd_line *l) {
+    struct vg_err err = VG_ERR_INIT;
+    if (!vg_cmd_plain(l, 1, -1))
+        return l->exit;
+    struct wait w = {.json = l->json};
+    for (int i = 0; i < l->n_args; i++) {
+        Vg__Pb__TaskRef ref = VG__PB__TASK_REF__INIT;
+        Vg__Pb__Envelope req = vg_request(TASK_WAIT, task_wait, &ref);
+        ref.task = l->args[i];
+        if (vg_call_patient(&req, on_wait, NULL, &w, &err) < 0)
+            return vg_cmd_fail(&err);
+    }
+    return w.exit;
+}
+
+/* ------------------------------------------------------------------ cancel, signal */
+
+static int send_signal(Vg__Pb__TaskSignal *s, struct vg_err *err) {
+    Vg__Pb__Envelope req = vg_request(TASK_SIGNAL, task_signal, s);
+    return vg_call_once(&req, NULL, NULL, err);
+}
+
+static const struct vg_opt cancel_opts[] = {
+    {"all", 'a', NULL, "every task of mine that has not ended", 'a'},
+    {"grace", 0, "DURATION", "how long it may take to end by itself", 'g'},
+};
+
+static int cancel_run(struct vg_cmd_line *l) {
+    struct vg_err err = VG_ERR_INIT;
+    Vg__Pb__TaskSignal s = VG__PB__TASK_SIGNAL__INIT;
+    const char *arg;
+    for (int id; (id = vg_cmd_next(l, &arg)) != VG_OPT_END;) {
+        if (id == VG_OPT_ERROR)
+            return l->exit;
+        if (id == 'a')
+            s.has_all = s.all = true;
+        if (id == 'g' && vg_opt_duration(&l->st, arg, &s.grace_usec) < 0)
+            return vg_cmd_fail_opt(l);
+        s.has_grace_usec |= id == 'g';
+    }
+    if (!vg_cmd_args(l, s.all ? 0 : 1, s.all ? 0 : -1))
+        return l->exit;
+    if (s.all)
+        return send_signal(&s, &err) < 0 ? vg_cmd_fail(&err) : 0;
+    int exit = 0;
+    for (int i = 0; i < l->n_args; i++) {
+        s.task = l->args[i];
+        if (send_signal(&s, &err) < 0)
+            exit = vg_cmd_fail(&err);
+    }
+    return exit;
+}
+
+static const struct {
+    const char *name;
+    int number;
+} signals[] = {
+#define SIG(name) \
+    { #name, SIG##name }
+    SIG(HUP),  SIG(INT),  SIG(QUIT), SIG(KILL), SIG(USR1), SIG(USR2), SIG(ALRM),  SIG(TERM),
+    SIG(CONT), SIG(STOP), SIG(TSTP), SIG(TTIN), SIG(TTOU), SIG(ABRT), SIG(WINCH), SIG(PIPE),
+#undef SIG
+};
+
+static int parse_signal(const char *s, uint32_t *ret) {
+    uint64_t n;
+    if (vg_parse_u64(s, &n) == 0 && n > 0 && n < 65) {
+        *ret = (uint32_t)n;
+        return 0;
+    }
+    if (strncasecmp(s, "SIG", 3) == 0)
+        s += 3;
+    for (unsigned i = 0; i < VG_COUNT(signals); i++)
+        if (strcasecmp(s, signals[i].name) == 0) {
+            *ret = (uint32_t)signals[i].number;
+            return 0;
+        }
+    return -EINVAL;
+}
+
+static int signal_run(struct vg_cmd_line *l) {
+    struct vg_err err = VG_ERR_INIT;
+    Vg__Pb__TaskSignal s = VG__PB__TASK_SIGNAL__INIT;
+    if (!vg_cmd_plain(l, 2, 2))
+        return l->exit;
+    s.task = l->args[0];
+    s.has_signal = true;
+    if (parse_signal(l->args[1], &s.signal) < 0) {
+        vg_err_set(&err, VG_INVALID, "'%.60s' is not a signal such as TERM, USR1 or 15",
+                   l->args[1]);
+        return vg_cmd_fail(&err);
+    }
+    return send_signal(&s, &err) < 0 ? vg_cmd_fail(&err) : 0;
+}
+
+#define OUTPUT_ONLY .opts = output_opts, .n_opts = VG_COUNT(output_opts)
+
+static const struct vg_cmd subs[] = {
+    {"list", "", "tasks that wait or run", list_opts, VG_COUNT(list_opts), .run = list_run},
+    {"get", "TASK", "all about one task", OUTPUT_ONLY, .run = get_run},
+    {"logs", "TASK", "its output, also after it ended", vg_task_logs_opts,
+     VG_COUNT(vg_task_logs_opts), .run = vg_task_logs_run},
+    {"watch", "[TASK...]", "tasks as they change", vg_task_watch_opts, VG_COUNT(vg_task_watch_opts),
+     .run = vg_task_watch_run},
+    {"wait", "TASK...", "wait for the end; exits with the task's status", OUTPUT_ONLY,
+     .run = wait_run},
+    {"cancel", "TASK...", "end tasks: TERM, then KILL", cancel_opts, VG_COUNT(cancel_opts),
+     .run = cancel_run},
+    {"signal", "TASK SIGNAL", "send a signal to a task", .run = signal_run},
+};
+
+const struct vg_cmd vg_cmd_task = {.name = "task",
+                                   .args = "",
+                                   .summary = "tasks: list, get, logs, watch, wait, cancel, signal",
+                                   .subs = subs,
+                                   .n_subs = VG_COUNT(subs)};

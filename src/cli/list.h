@@ -1,0 +1,22 @@
+#pragma once
+/* The shape of every `... list`: one call, answers shown as a table or as a JSON array. */
+#include "cli/client.h"
+#include "cli/cmd.h"
+#include "cli/json.h"
+#include "cli/table.h"
+
+struct vg_lister {
+    Vg__Pb__Envelope__BodyCase body; /* the answer's kind */
+    const char *const *headings;
+    void (*rows)(const Vg__Pb__Envelope *env, struct vg_table *t);
+    void (*items)(const Vg__Pb__Envelope *env, json_t *array);
+};
+
+/* Reads the command line (only -o), calls, prints. Returns the exit status. */
+int vg_list_run(struct vg_cmd_line *l, Vg__Pb__Envelope *req, const struct vg_lister *how);
+
+extern const struct vg_opt vg_list_opts[1]; /* -o alone */
+#define VG_LIST_OPTS .opts = vg_list_opts, .n_opts = 1
+
+/* Opens, calls, ignores what the answer holds: for commands that change something. */
+int vg_change_run(Vg__Pb__Envelope *req);

@@ -1,0 +1,25 @@
+#pragma once
+/* A task as people and programs read it. */
+#include "cli/table.h"
+#include "proto/virga.pb-c.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+
+#define VG_TASK_SHORT_ID 8 /* hex digits shown in tables; any unique prefix is accepted */
+
+json_t *vg_task_json(const Vg__Pb__TaskInfo *t);
+/* The command as one would type it; control characters made harmless. */
+char *vg_task_command(const Vg__Pb__TaskInfo *t, char *out, size_t n);
+/* How long it ran or has run; "-" before the start. */
+char *vg_task_time(const Vg__Pb__TaskInfo *t, char *out, size_t n);
+bool vg_task_ended(const Vg__Pb__TaskInfo *t);
+/* "failed (1)" or the state alone. */
+char *vg_task_state(const Vg__Pb__TaskInfo *t, char *out, size_t n);
+
+struct vg_table *vg_task_table(void);
+void vg_task_row(struct vg_table *table, const Vg__Pb__TaskInfo *t);
+/* Key and value lines. */
+void vg_task_print(const Vg__Pb__TaskInfo *t);
+/* What a program that waited for the task exits with. */
+int vg_task_exit(const Vg__Pb__TaskInfo *t);
