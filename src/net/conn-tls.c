@@ -241,9 +241,11 @@ void tls_flush(struct vg_conn *c) {
     struct io_block *b = &c->cipher_out;
     while (b->head < b->tail) {
         ssize_t r = vg_fault("net.send");
-        if (r == 0)
+        int code = (int)-r;
+        if (r == 0) {
             r = send(c->fd, b->base + b->head, b->tail - b->head, MSG_NOSIGNAL | MSG_DONTWAIT);
-        int code = r < -1 ? (int)-r : errno;
+            code = errno;
+        }
         if (r < 0 && code == EINTR)
             continue;
         if (r < 0 && (code == EAGAIN || code == ENOBUFS)) {
