@@ -117,11 +117,13 @@ static struct vg_net_stamp stamp(const char *path) {
     struct stat st;
     if (stat(path, &st) < 0)
         return (struct vg_net_stamp){0};
-    return (struct vg_net_stamp){st.st_dev, st.st_ino, st.st_mtim.tv_sec, st.st_mtim.tv_nsec};
+    return (struct vg_net_stamp){st.st_dev, st.st_ino, st.st_size, st.st_mtim.tv_sec,
+                                 st.st_mtim.tv_nsec};
 }
 
 static bool same(const struct vg_net_stamp *a, const struct vg_net_stamp *b) {
-    return a->dev == b->dev && a->ino == b->ino && a->sec == b->sec && a->nsec == b->nsec;
+    return a->dev == b->dev && a->ino == b->ino && a->size == b->size && a->sec == b->sec &&
+           a->nsec == b->nsec;
 }
 
 int vg_net_dns_load(struct vg_net_dns *dns) {

@@ -48,7 +48,7 @@ uint32_t vg_net_link_slot(const struct vg_netpool *p, const char *name) {
         return 0;
     char *end;
     unsigned long v = strtoul(name + n, &end, 16);
-    return *end || end == name + n || v > p->last ? 0 : (uint32_t)v;
+    return *end || end == name + n || v > 0xffff ? 0 : (uint32_t)v;
 }
 
 /* Reads the per-family part: does it speak IPv4, IPv6, and does it forward IPv4. */
@@ -228,6 +228,9 @@ static int change_reservation(struct vg_netpool *p, uint16_t type, uint32_t net,
 
 /* Reserves the candidate. 1: ours, 0: somebody else's. */
 static int try_subnet(struct probe *q) {
+    for (size_t i = 0; i < vg_net_n_blocked; i++)
+        if (overlap(q->net, q->bits, vg_net_blocked[i].net, vg_net_blocked[i].bits))
+            return 0;
     int r = probe_routes(q);
     if (r < 0 || q->taken)
         return r < 0 ? r : 0;
@@ -272,7 +275,9 @@ static int choose_subnet(struct probe *q, const char *subnet, struct vg_err *err
         if (r == 0)
             return vg_err_set(
                 err, VG_CONFLICT,
-                "subnet %s for tasks overlaps a route of this machine: choose another", subnet);
+                "subnet %s for tasks overlaps a route of this machine or a metadata address: "
+                "choose another",
+                subnet);
     } else {
         q->bits = AUTO_BITS;
         r = probe_routes(q); /* after a restart: where the living slots are */
@@ -318,10 +323,12 @@ static int note_link(struct vg_netpool *p, const struct vg_net_link *l, void *ar
     return 0;
 }
 
-static bool global_forwarding(void) {
+/* The global switch: 1 on, 0 off. */
+static int global_forwarding(void) {
     vg_auto_free char *text = NULL;
     size_t n;
-    return vg_read_file("/proc/sys/net/ipv4/ip_forward", 16, &text, &n) >= 0 && text[0] != '0';
+    int r = vg_read_file("/proc/sys/net/ipv4/ip_forward", 16, &text, &n);
+    return r < 0 ? r : text[0] != '0';
 }
 
 static void set_forwarding(struct vg_nlb *b, int ifindex, const char *name, uint32_t on) {
@@ -365,8 +372,8 @@ static int start_forwarding(struct vg_netpool *p, int uplink) {
         return -ENOMEM;
     u->uplink = uplink;
     p->mtu = MTU_DEFAULT;
-    bool global = global_forwarding();
-    int r = vg_net_links(p, note_link, u);
+    int global = global_forwarding();
+    int r = global < 0 ? global : vg_net_links(p, note_link, u);
     if (r < 0 || u->n == 0 || global)
         return r;
     r = install_guard(p, u);
@@ -405,7 +412,8 @@ static void stop_forwarding(struct vg_netpool *p) {
     if (vg_nft_tables(&p->nf, &p->b, note_table, &c) < 0 || c.others || !c.guard)
         return;
     vg_auto_free struct uplinks *u = vg_alloc(sizeof *u);
-    if (u && !global_forwarding() && vg_nft_chains(&p->nf, &p->b, GUARD, note_guarded, u) >= 0) {
+    if (u && global_forwarding() == 0 &&
+        vg_nft_chains(&p->nf, &p->b, GUARD, note_guarded, u) >= 0) {
         vg_nlb_reset(&p->b);
         for (size_t i = 0; i < u->n; i++)
             set_forwarding(&p->b, 0, u->names[i], 0);

@@ -27,7 +27,7 @@ extern const size_t vg_net_n_blocked;
 struct vg_net_stamp {
     dev_t dev;
     ino_t ino;
-    int64_t sec, nsec;
+    int64_t size, sec, nsec;
 };
 
 struct vg_net_dns {

@@ -84,8 +84,8 @@ static void hardware_address(uint32_t index, bool inside, uint8_t out[static 6])
 /* ---- making a slot ---- */
 
 /* The kernel keeps the names below /proc/sys/net once for each namespace, all in one hash chain, so
-   that opening one takes longer with every namespace. A procfs of our own that is thrown away now and
-   then keeps the chain short. Without one (the kernel is too old) the machine's own serves. */
+   that opening one takes longer with every namespace. A procfs of our own that is thrown away now
+   and then keeps the chain short. Without one (the kernel is too old) the machine's own serves. */
 static void renew_proc(struct vg_netpool *p) {
     if (p->proc >= 0 && p->proc_uses++ < PROC_USES)
         return;
@@ -482,7 +482,9 @@ int vg_netpool_open(const char *tag, const char *subnet, struct vg_netpool **ret
         r = vg_err_set(err, VG_INVALID, "'%.20s' is no tag: it takes 4 to 8 hex digits", tag);
     else
         r = fill(p, subnet, err);
-    if (r < 0) { /* what a former agent left for its living tasks stays */
+    if (r < 0) {
+        if (p->rt.fd >= 0 && vg_net_links(p, note_orphan, NULL) >= 0 && !vg_map_len(&p->slots))
+            vg_net_host_close(p); /* what a former agent left for its living tasks stays */
         vg_netpool_leave(p);
         return r;
     }

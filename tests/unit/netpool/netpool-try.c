@@ -1,5 +1,5 @@
-/* Times of a pool's life: netpool-try [SLOTS]. Everything happens in a network namespace of its own,
-   which stands for the host. */
+/* Times of a pool's life: netpool-try [SLOTS]. Everything happens in a network namespace of its
+   own, which stands for the host. */
 #include "base/util.h"
 #include "sandbox/netpool.h"
 
