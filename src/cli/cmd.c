@@ -68,9 +68,9 @@ bool vg_cmd_args(struct vg_cmd_line *l, int min, int max) {
     if (l->n_args >= min && (max < 0 || l->n_args <= max))
         return true;
     if (l->n_args < min)
-        vg_cmd_say("%s needs %s: '%s --help' explains", l->program, l->cmd->args, l->program);
+        vg_cmd_say("'%s' needs %s: '%s --help' explains", l->program, l->cmd->args, l->program);
     else
-        vg_cmd_say("%s does not take '%s': '%s --help' explains", l->program, l->args[max],
+        vg_cmd_say("'%s' does not take '%.60s': '%s --help' explains", l->program, l->args[max],
                    l->program);
     l->exit = vg_reason_exit(VG_INVALID);
     return false;
