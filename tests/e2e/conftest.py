@@ -1,0 +1,60 @@
+"""Fixtures of the end-to-end suites. `cloud` is fresh for every module, comes up with `virga up` and goes
+down with `virga down`, after which nothing of it may be left on the machine."""
+import os
+import sys
+
+import pytest
+
+sys.path.insert(0, os.path.dirname(__file__))
+from virga import BIN, Cloud  # noqa: E402
+
+
+def pytest_collection_modifyitems(items):
+    why = None
+    if os.geteuid() != 0:
+        why = "sandboxes need root"
+    elif not (BIN / "virga").exists() or not (BIN / "virgad").exists():
+        why = f"there are no programs in {BIN}: run make first"
+    if why:
+        for item in items:
+            item.add_marker(pytest.mark.skip(reason=why))
+
+
+def close_cloud(cloud):
+    """Takes a cloud down and says what it left."""
+    done = cloud.down()
+    left = cloud.leftovers()
+    logs = cloud.logs()
+    cloud.kill_leftovers()
+    cloud.remove()
+    assert done.returncode == 0, f"virga down: {done.stderr.decode(errors='replace')}\n{logs}"
+    assert not left, "virga down left behind:\n  " + "\n  ".join(left) + "\n" + logs
+
+
+@pytest.fixture(scope="module")
+def cloud(request):
+    """One cloud a module; a module may set CONFIG to a config.yaml of its own."""
+    cloud = Cloud(config=getattr(request.module, "CONFIG", None))
+    try:
+        cloud.up()
+    except BaseException:
+        cloud.kill_leftovers()
+        cloud.remove()
+        raise
+    yield cloud
+    close_cloud(cloud)
+
+
+@pytest.fixture
+def make_cloud():
+    """Clouds for one test: make_cloud(config) gives one that is not up yet."""
+    made = []
+
+    def make(config=None, env=None):
+        cloud = Cloud(config, env)
+        made.append(cloud)
+        return cloud
+
+    yield make
+    for cloud in made:
+        close_cloud(cloud)
