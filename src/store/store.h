@@ -49,9 +49,10 @@ struct vg_store_opts {
 };
 
 /* Opens, migrates to this program's schema, starts the writer. Refuses a database that a newer
-   program has written, and one that another process has open. */
+   program has written. That one process has it at a time is the caller's care (virgad's lock). */
 int vg_store_open(const struct vg_store_opts *opts, struct vg_store **ret, struct vg_err *err);
-/* Writes what is queued, runs the remaining callbacks, joins the writer. NULL is fine. */
+/* Writes what is queued, joins the writer, runs the remaining callbacks; what these queue is
+   refused with -ENOBUFS. `notify` may be called until this returns. NULL is fine. */
 void vg_store_close(struct vg_store *s);
 /* Runs the callbacks of what has been written. Callbacks may queue more. */
 void vg_store_dispatch(struct vg_store *s);
@@ -106,7 +107,8 @@ int vg_store_put_session(struct vg_store *s, const struct vg_session_row *row,
 int vg_store_del_session(struct vg_store *s, const char *user, const char *name, vg_store_cb *cb,
                          void *arg);
 
-int vg_store_audit(struct vg_store *s, const struct vg_audit_row *row); /* committed, no callback */
+int vg_store_audit(struct vg_store *s,
+                   const struct vg_audit_row *row); /* lazy: retried until it is written */
 int vg_store_put_meta(struct vg_store *s, const char *key, const char *value,
                       enum vg_store_sync sync, vg_store_cb *cb, void *arg);
 

@@ -1,0 +1,101 @@
+/* The schema, version by version. Ids are 16 hex digits, "" for none; times wall microseconds. */
+#include "store/migrations.h"
+
+#include "base/cleanup.h"
+#include "base/fault.h"
+
+const char *const vg_migrations[] = {
+    /* 1 */
+    "CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;"
+    "CREATE TABLE orgs(name TEXT PRIMARY KEY, created_usec INTEGER NOT NULL);"
+    "CREATE TABLE teams(name TEXT PRIMARY KEY, org TEXT NOT NULL, created_usec INTEGER NOT NULL);"
+    "CREATE TABLE users(name TEXT PRIMARY KEY, team TEXT NOT NULL, role TEXT NOT NULL,"
+    " uid INTEGER NOT NULL, gid INTEGER NOT NULL, slot INTEGER NOT NULL UNIQUE,"
+    " created_usec INTEGER NOT NULL);"
+    "CREATE TABLE tokens(id TEXT PRIMARY KEY, user TEXT NOT NULL, name TEXT NOT NULL,"
+    " hash BLOB NOT NULL, created_usec INTEGER NOT NULL, expires_usec INTEGER NOT NULL,"
+    " used_usec INTEGER NOT NULL);"
+    "CREATE INDEX tokens_user ON tokens(user);"
+    "CREATE TRIGGER users_gone AFTER DELETE ON users BEGIN"
+    " DELETE FROM tokens WHERE user=OLD.name; END;"
+    "CREATE TABLE join_tokens(id TEXT PRIMARY KEY, hash BLOB NOT NULL, labels TEXT NOT NULL,"
+    " created_usec INTEGER NOT NULL, expires_usec INTEGER NOT NULL, node TEXT NOT NULL);"
+    "CREATE TABLE nodes(id TEXT PRIMARY KEY, name TEXT NOT NULL, state TEXT NOT NULL,"
+    " labels TEXT NOT NULL, total BLOB NOT NULL, gpu_model TEXT NOT NULL, version TEXT NOT NULL,"
+    " address TEXT NOT NULL, machine_id TEXT NOT NULL, joined_usec INTEGER NOT NULL,"
+    " seen_usec INTEGER NOT NULL, cert_expires_usec INTEGER NOT NULL);"
+    "CREATE TABLE tasks(seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, user TEXT NOT NULL,"
+    " team TEXT NOT NULL, pool TEXT NOT NULL, name TEXT NOT NULL, session TEXT NOT NULL,"
+    " labels TEXT NOT NULL, state TEXT NOT NULL, ended INTEGER NOT NULL,"
+    " durable INTEGER NOT NULL, cancel INTEGER NOT NULL, interactive INTEGER NOT NULL,"
+    " attempt INTEGER NOT NULL, node TEXT NOT NULL, retries_left INTEGER NOT NULL,"
+    " status INTEGER NOT NULL, reason INTEGER NOT NULL, reason_text TEXT NOT NULL,"
+    " created_usec INTEGER NOT NULL, started_usec INTEGER NOT NULL, ended_usec INTEGER NOT NULL,"
+    " parent TEXT NOT NULL, cpu_usec INTEGER NOT NULL, mem_peak_bytes INTEGER NOT NULL,"
+    " out_bytes INTEGER NOT NULL, gpus TEXT NOT NULL, spec BLOB NOT NULL, who BLOB NOT NULL,"
+    " granted BLOB NOT NULL);"
+    "CREATE INDEX tasks_created ON tasks(created_usec, id);"
+    "CREATE INDEX tasks_user ON tasks(user, created_usec, id);"
+    "CREATE INDEX tasks_open ON tasks(created_usec, id) WHERE ended=0;"
+    "CREATE INDEX tasks_ended ON tasks(ended_usec) WHERE ended=1;"
+    "CREATE INDEX tasks_name ON tasks(name, created_usec) WHERE name<>'';"
+    "CREATE TABLE sessions(user TEXT NOT NULL, name TEXT NOT NULL, pool TEXT NOT NULL,"
+    " node TEXT NOT NULL, created_usec INTEGER NOT NULL, keep_usec INTEGER NOT NULL,"
+    " PRIMARY KEY(user, name)) WITHOUT ROWID;"
+    "CREATE TABLE audit(seq INTEGER PRIMARY KEY, when_usec INTEGER NOT NULL, who TEXT NOT NULL,"
+    " what TEXT NOT NULL);",
+};
+const size_t vg_n_migrations = VG_COUNT(vg_migrations);
+
+static int run(sqlite3 *db, const char *sql) {
+    return vg_fault("store/migrate") < 0 ? SQLITE_IOERR : sqlite3_exec(db, sql, NULL, NULL, NULL);
+}
+
+static int read_version(sqlite3 *db, sqlite3_int64 *ret) {
+    sqlite3_stmt *q = NULL;
+    int rc = run(db, "CREATE TABLE IF NOT EXISTS schema_version(version INTEGER NOT NULL)");
+    if (rc == SQLITE_OK)
+        rc = sqlite3_prepare_v2(db, "SELECT max(version) FROM schema_version", -1, &q, NULL);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_step(q);
+    if (rc == SQLITE_ROW)
+        *ret = sqlite3_column_int64(q, 0);
+    sqlite3_finalize(q);
+    return rc == SQLITE_ROW ? SQLITE_OK : rc;
+}
+
+static int step(sqlite3 *db, const char *sql, size_t version) {
+    char *note = sqlite3_mprintf("INSERT INTO schema_version VALUES(%lld)", (long long)version);
+    int rc = note ? run(db, "BEGIN IMMEDIATE") : SQLITE_NOMEM;
+    if (rc == SQLITE_OK)
+        rc = run(db, sql);
+    if (rc == SQLITE_OK)
+        rc = run(db, note);
+    if (rc == SQLITE_OK)
+        rc = run(db, "COMMIT");
+    if (!sqlite3_get_autocommit(db))
+        sqlite3_exec(db, "ROLLBACK", NULL, NULL, NULL);
+    sqlite3_free(note);
+    return rc;
+}
+
+int vg_migrate(sqlite3 *db, const char *path, const char *const *list, size_t n,
+               struct vg_err *err) {
+    sqlite3_int64 version = 0;
+    if (read_version(db, &version) != SQLITE_OK)
+        return vg_err_set(err, VG_INTERNAL,
+                          "cannot read the database %s: %s; restore it from a copy", path,
+                          sqlite3_errmsg(db));
+    if (version < 0 || (size_t)version > n)
+        return vg_err_set(err, VG_UNSUPPORTED,
+                          "the database %s was written by a newer virgad (schema %lld, this one "
+                          "knows %zu); upgrade virgad",
+                          path, (long long)version, n);
+    for (size_t v = (size_t)version; v < n; v++)
+        if (step(db, list[v], v + 1) != SQLITE_OK)
+            return vg_err_set(err, VG_INTERNAL,
+                              "cannot bring the database %s to schema %zu: %s; free disk space and "
+                              "start again",
+                              path, v + 1, sqlite3_errmsg(db));
+    return 0;
+}

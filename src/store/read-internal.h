@@ -1,0 +1,13 @@
+#pragma once
+/* Inside store: reading rows from the loop's own connection. */
+#include "store/internal.h"
+
+/* Runs fn for every row; its non-zero return ends the read and is returned. Finalizes q. */
+int store_each(sqlite3_stmt *q, int (*fn)(void *ctx, sqlite3_stmt *q), void *ctx);
+int store_prepare(struct vg_store *s, const char *sql, sqlite3_stmt **ret);
+const char *store_text(sqlite3_stmt *q, int column); /* never NULL */
+struct vg_bytes store_blob(sqlite3_stmt *q, int column);
+uint64_t store_id(sqlite3_stmt *q, int column); /* 0 for "" */
+static inline uint64_t store_u64(sqlite3_stmt *q, int column) {
+    return (uint64_t)sqlite3_column_int64(q, column);
+}

@@ -1,0 +1,137 @@
+/* Loading what virgad holds in memory. Each table is one query and one reader. Loop thread. */
+#include "base/cleanup.h"
+#include "base/fault.h"
+#include "base/mem.h"
+#include "base/util.h"
+#include "store/read-internal.h"
+
+int store_prepare(struct vg_store *s, const char *sql, sqlite3_stmt **ret) {
+    if (vg_fault("store/read") < 0)
+        return -EIO;
+    return store_errno(sqlite3_prepare_v2(s->reader, sql, -1, ret, NULL));
+}
+
+int store_each(sqlite3_stmt *q, int (*fn)(void *, sqlite3_stmt *), void *ctx) {
+    int rc, r = 0;
+    while ((rc = vg_fault("store/read") < 0 ? SQLITE_IOERR : sqlite3_step(q)) == SQLITE_ROW)
+        if ((r = fn(ctx, q)) != 0)
+            break;
+    if (rc != SQLITE_ROW && rc != SQLITE_DONE)
+        r = store_errno(rc);
+    sqlite3_finalize(q);
+    return r;
+}
+
+const char *store_text(sqlite3_stmt *q, int column) {
+    const char *s = (const char *)sqlite3_column_text(q, column);
+    return s ? s : "";
+}
+
+struct vg_bytes store_blob(sqlite3_stmt *q, int column) {
+    const void *p = sqlite3_column_blob(q, column);
+    return (struct vg_bytes){p ? p : "", (size_t)sqlite3_column_bytes(q, column)};
+}
+
+uint64_t store_id(sqlite3_stmt *q, int column) {
+    uint64_t id = 0;
+    vg_id_parse(store_text(q, column), &id);
+    return id;
+}
+
+/* READER(name, row, sql, fields): vg_store_load_<name> with its row reader. */
+#define READER(name, type, sql, ...)                                                     \
+    struct ctx_##name {                                                                  \
+        int (*cb)(void *, const struct type *);                                          \
+        void *arg;                                                                       \
+    };                                                                                   \
+    static int row_##name(void *ctx, sqlite3_stmt *q) {                                  \
+        struct ctx_##name *c = ctx;                                                      \
+        struct type row = {__VA_ARGS__};                                                 \
+        return c->cb(c->arg, &row);                                                      \
+    }                                                                                    \
+    int vg_store_load_##name(struct vg_store *s, int (*cb)(void *, const struct type *), \
+                             void *arg) {                                                \
+        struct ctx_##name c = {cb, arg};                                                 \
+        sqlite3_stmt *q;                                                                 \
+        int r = store_prepare(s, sql, &q);                                               \
+        return r < 0 ? r : store_each(q, row_##name, &c);                                \
+    }
+
+READER(nodes, vg_node_row,
+       "SELECT id,name,state,labels,total,gpu_model,version,address,machine_id,joined_usec,"
+       "seen_usec,cert_expires_usec FROM nodes ORDER BY id",
+       .id = store_id(q, 0), .name = store_text(q, 1), .state = store_text(q, 2),
+       .labels = store_text(q, 3), .total = store_blob(q, 4), .gpu_model = store_text(q, 5),
+       .version = store_text(q, 6), .address = store_text(q, 7), .machine_id = store_text(q, 8),
+       .joined_usec = store_u64(q, 9), .seen_usec = store_u64(q, 10),
+       .cert_expires_usec = store_u64(q, 11))
+
+READER(orgs, vg_org_row, "SELECT name,created_usec FROM orgs ORDER BY name",
+       .name = store_text(q, 0), .created_usec = store_u64(q, 1))
+
+READER(teams, vg_team_row, "SELECT name,org,created_usec FROM teams ORDER BY name",
+       .name = store_text(q, 0), .org = store_text(q, 1), .created_usec = store_u64(q, 2))
+
+READER(users, vg_user_row,
+       "SELECT name,team,role,uid,gid,slot,created_usec FROM users ORDER BY name",
+       .name = store_text(q, 0), .team = store_text(q, 1), .role = store_text(q, 2),
+       .uid = sqlite3_column_int64(q, 3), .gid = sqlite3_column_int64(q, 4),
+       .slot = (uint32_t)store_u64(q, 5), .created_usec = store_u64(q, 6))
+
+READER(tokens, vg_token_row,
+       "SELECT id,user,name,hash,created_usec,expires_usec,used_usec FROM tokens ORDER BY id",
+       .id = store_text(q, 0), .user = store_text(q, 1), .name = store_text(q, 2),
+       .hash = store_blob(q, 3), .created_usec = store_u64(q, 4), .expires_usec = store_u64(q, 5),
+       .used_usec = store_u64(q, 6))
+
+READER(joins, vg_join_row,
+       "SELECT id,hash,labels,created_usec,expires_usec,node FROM join_tokens ORDER BY id",
+       .id = store_text(q, 0), .hash = store_blob(q, 1), .labels = store_text(q, 2),
+       .created_usec = store_u64(q, 3), .expires_usec = store_u64(q, 4), .node = store_id(q, 5))
+
+READER(sessions, vg_session_row,
+       "SELECT user,name,pool,node,created_usec,keep_usec FROM sessions ORDER BY user,name",
+       .user = store_text(q, 0), .name = store_text(q, 1), .pool = store_text(q, 2),
+       .node = store_id(q, 3), .created_usec = store_u64(q, 4), .keep_usec = store_u64(q, 5))
+
+struct audit_ctx {
+    int (*cb)(void *, const struct vg_audit_row *);
+    void *arg;
+};
+
+static int row_audit(void *ctx, sqlite3_stmt *q) {
+    struct audit_ctx *c = ctx;
+    struct vg_audit_row row = {store_u64(q, 0), store_text(q, 1), store_text(q, 2)};
+    return c->cb(c->arg, &row);
+}
+
+int vg_store_load_audit(struct vg_store *s, uint32_t limit,
+                        int (*cb)(void *, const struct vg_audit_row *), void *arg) {
+    struct audit_ctx c = {cb, arg};
+    sqlite3_stmt *q;
+    int r = store_prepare(s, "SELECT when_usec,who,what FROM audit ORDER BY seq DESC LIMIT ?", &q);
+    if (r < 0)
+        return r;
+    sqlite3_bind_int64(q, 1, limit);
+    return store_each(q, row_audit, &c);
+}
+
+static int row_meta(void *ctx, sqlite3_stmt *q) {
+    char **ret = ctx;
+    *ret = vg_strdup(store_text(q, 0));
+    return *ret ? 1 : -ENOMEM;
+}
+
+int vg_store_get_meta(struct vg_store *s, const char *key, char **ret) {
+    char *value = NULL;
+    sqlite3_stmt *q;
+    int r = store_prepare(s, "SELECT value FROM meta WHERE key=?", &q);
+    if (r < 0)
+        return r;
+    sqlite3_bind_text(q, 1, key, -1, SQLITE_STATIC);
+    r = store_each(q, row_meta, &value);
+    if (r <= 0)
+        return r < 0 ? r : -ENOENT;
+    *ret = value;
+    return 0;
+}

@@ -1,0 +1,226 @@
+/* Rows to operations. Loop thread. */
+#include "base/cleanup.h"
+#include "base/util.h"
+#include "store/internal.h"
+
+#define VALS_MAX 40
+
+struct vals {
+    struct val val[VALS_MAX];
+    char hex[4][VG_ID_LEN + 1]; /* ids as text */
+    unsigned n, n_hex;
+};
+
+static void add_int(struct vals *v, int64_t i) {
+    v->val[v->n++] = (struct val){.kind = VAL_INT, .i = i};
+}
+
+static void add_text(struct vals *v, const char *s) {
+    v->val[v->n++] = (struct val){.kind = VAL_TEXT, .p = s, .len = s ? strlen(s) : 0};
+}
+
+static void add_blob(struct vals *v, struct vg_bytes b) {
+    v->val[v->n++] = (struct val){.kind = VAL_BLOB, .p = b.data, .len = b.len};
+}
+
+static void add_id(struct vals *v, uint64_t id) {
+    char *hex = v->hex[v->n_hex++];
+    if (id)
+        vg_id_format(id, hex);
+    else
+        hex[0] = 0;
+    add_text(v, hex);
+}
+
+static int queue(struct vg_store *s, enum stmt stmt, enum vg_store_sync sync, const struct vals *v,
+                 vg_store_cb *cb, void *arg) {
+    return store_queue(s, stmt, sync, v->val, v->n, cb, arg);
+}
+
+#define ADD_TEXT(x) add_text(&v, x)
+#define ADD_BOOL(x) add_int(&v, x)
+#define ADD_U32(x) add_int(&v, x)
+#define ADD_I32(x) add_int(&v, x)
+#define ADD_U64(x) add_int(&v, (int64_t)(x))
+#define ADD_ID(x) add_id(&v, x)
+
+int vg_store_put_task(struct vg_store *s, const struct vg_task_row *row, enum vg_store_sync sync,
+                      vg_store_cb *cb, void *arg) {
+    struct vals v = {0};
+    bool whole = row->spec.len > 0;
+    if (whole)
+        add_id(&v, row->id);
+#define COL(column, kind, field) ADD_##kind(row->field);
+#include "store/task-columns.tbl"
+    if (!whole) {
+        add_id(&v, row->id);
+        return queue(s, STMT_TASK_UPDATE, sync, &v, cb, arg);
+    }
+#define BLOB_COL(column, field) add_blob(&v, row->field);
+#include "store/task-columns.tbl"
+    return queue(s, STMT_TASK_PUT, sync, &v, cb, arg);
+}
+
+int vg_store_prune_tasks(struct vg_store *s, uint64_t before_usec, uint32_t limit, vg_store_cb *cb,
+                         void *arg) {
+    struct vals v = {0};
+    ADD_U64(before_usec);
+    ADD_U32(limit);
+    return queue(s, STMT_TASK_PRUNE, VG_STORE_LAZY, &v, cb, arg);
+}
+
+int vg_store_put_node(struct vg_store *s, const struct vg_node_row *row, enum vg_store_sync sync,
+                      vg_store_cb *cb, void *arg) {
+    struct vals v = {0};
+    add_id(&v, row->id);
+    add_text(&v, row->name);
+    add_text(&v, row->state);
+    add_text(&v, row->labels);
+    add_blob(&v, row->total);
+    add_text(&v, row->gpu_model);
+    add_text(&v, row->version);
+    add_text(&v, row->address);
+    add_text(&v, row->machine_id);
+    ADD_U64(row->joined_usec);
+    ADD_U64(row->seen_usec);
+    ADD_U64(row->cert_expires_usec);
+    return queue(s, STMT_NODE_PUT, sync, &v, cb, arg);
+}
+
+int vg_store_del_node(struct vg_store *s, uint64_t id, enum vg_store_sync sync, vg_store_cb *cb,
+                      void *arg) {
+    struct vals v = {0};
+    add_id(&v, id);
+    return queue(s, STMT_NODE_DEL, sync, &v, cb, arg);
+}
+
+int vg_store_put_org(struct vg_store *s, const struct vg_org_row *row, vg_store_cb *cb, void *arg) {
+    struct vals v = {0};
+    add_text(&v, row->name);
+    ADD_U64(row->created_usec);
+    return queue(s, STMT_ORG_PUT, VG_STORE_DURABLE, &v, cb, arg);
+}
+
+int vg_store_put_team(struct vg_store *s, const struct vg_team_row *row, vg_store_cb *cb,
+                      void *arg) {
+    struct vals v = {0};
+    add_text(&v, row->name);
+    add_text(&v, row->org);
+    ADD_U64(row->created_usec);
+    return queue(s, STMT_TEAM_PUT, VG_STORE_DURABLE, &v, cb, arg);
+}
+
+static int put_user(struct vg_store *s, enum stmt stmt, const struct vg_user_row *row,
+                    vg_store_cb *cb, void *arg) {
+    struct vals v = {0};
+    add_text(&v, row->name);
+    add_text(&v, row->team);
+    add_text(&v, row->role);
+    add_int(&v, row->uid);
+    add_int(&v, row->gid);
+    add_int(&v, row->slot);
+    ADD_U64(row->created_usec);
+    return queue(s, stmt, VG_STORE_DURABLE, &v, cb, arg);
+}
+
+int vg_store_put_user(struct vg_store *s, const struct vg_user_row *row, vg_store_cb *cb,
+                      void *arg) {
+    return put_user(s, STMT_USER_PUT, row, cb, arg);
+}
+
+int vg_store_add_user(struct vg_store *s, const struct vg_user_row *row, vg_store_cb *cb,
+                      void *arg) {
+    return put_user(s, STMT_USER_ADD, row, cb, arg);
+}
+
+static int del_by_name(struct vg_store *s, enum stmt stmt, const char *name, vg_store_cb *cb,
+                       void *arg) {
+    struct vals v = {0};
+    add_text(&v, name);
+    return queue(s, stmt, VG_STORE_DURABLE, &v, cb, arg);
+}
+
+int vg_store_del_user(struct vg_store *s, const char *name, vg_store_cb *cb, void *arg) {
+    return del_by_name(s, STMT_USER_DEL, name, cb, arg);
+}
+
+int vg_store_add_token(struct vg_store *s, const struct vg_token_row *row, vg_store_cb *cb,
+                       void *arg) {
+    struct vals v = {0};
+    add_text(&v, row->id);
+    add_text(&v, row->user);
+    add_text(&v, row->name);
+    add_blob(&v, row->hash);
+    ADD_U64(row->created_usec);
+    ADD_U64(row->expires_usec);
+    ADD_U64(row->used_usec);
+    return queue(s, STMT_TOKEN_ADD, VG_STORE_DURABLE, &v, cb, arg);
+}
+
+int vg_store_del_token(struct vg_store *s, const char *id, vg_store_cb *cb, void *arg) {
+    return del_by_name(s, STMT_TOKEN_DEL, id, cb, arg);
+}
+
+int vg_store_touch_token(struct vg_store *s, const char *id, uint64_t used_usec) {
+    struct vals v = {0};
+    ADD_U64(used_usec);
+    add_text(&v, id);
+    return queue(s, STMT_TOKEN_TOUCH, VG_STORE_LAZY, &v, NULL, NULL);
+}
+
+int vg_store_add_join(struct vg_store *s, const struct vg_join_row *row, vg_store_cb *cb,
+                      void *arg) {
+    struct vals v = {0};
+    add_text(&v, row->id);
+    add_blob(&v, row->hash);
+    add_text(&v, row->labels);
+    ADD_U64(row->created_usec);
+    ADD_U64(row->expires_usec);
+    add_id(&v, row->node);
+    return queue(s, STMT_JOIN_ADD, VG_STORE_DURABLE, &v, cb, arg);
+}
+
+int vg_store_use_join(struct vg_store *s, const char *id, uint64_t node, uint64_t now_usec,
+                      vg_store_cb *cb, void *arg) {
+    struct vals v = {0};
+    add_id(&v, node);
+    add_text(&v, id);
+    ADD_U64(now_usec);
+    return queue(s, STMT_JOIN_USE, VG_STORE_DURABLE, &v, cb, arg);
+}
+
+int vg_store_put_session(struct vg_store *s, const struct vg_session_row *row,
+                         enum vg_store_sync sync, vg_store_cb *cb, void *arg) {
+    struct vals v = {0};
+    add_text(&v, row->user);
+    add_text(&v, row->name);
+    add_text(&v, row->pool);
+    add_id(&v, row->node);
+    ADD_U64(row->created_usec);
+    ADD_U64(row->keep_usec);
+    return queue(s, STMT_SESSION_PUT, sync, &v, cb, arg);
+}
+
+int vg_store_del_session(struct vg_store *s, const char *user, const char *name, vg_store_cb *cb,
+                         void *arg) {
+    struct vals v = {0};
+    add_text(&v, user);
+    add_text(&v, name);
+    return queue(s, STMT_SESSION_DEL, VG_STORE_LAZY, &v, cb, arg);
+}
+
+int vg_store_audit(struct vg_store *s, const struct vg_audit_row *row) {
+    struct vals v = {0};
+    ADD_U64(row->when_usec);
+    add_text(&v, row->who);
+    add_text(&v, row->what);
+    return queue(s, STMT_AUDIT_ADD, VG_STORE_LAZY, &v, NULL, NULL);
+}
+
+int vg_store_put_meta(struct vg_store *s, const char *key, const char *value,
+                      enum vg_store_sync sync, vg_store_cb *cb, void *arg) {
+    struct vals v = {0};
+    add_text(&v, key);
+    add_text(&v, value);
+    return queue(s, STMT_META_PUT, sync, &v, cb, arg);
+}
