@@ -5,7 +5,8 @@
 
    Life: prepare (expensive, no user code yet) -> exec, exec, ... -> destroy. Events come from the
    init process through one descriptor. What init says is untrusted once user code runs: nothing it
-   sends can do more than lie about its own task. Blocking calls; one thread; called in the keeper. */
+   sends can do more than lie about its own task. Blocking calls; one thread; called in the keeper.
+ */
 #include "base/err.h"
 
 #include <stdbool.h>
@@ -16,71 +17,84 @@
 struct vg_sandbox;
 
 /* What does not change between sandboxes of a node. Owned by the agent, inherited by fork. */
-struct vg_sandbox_node; /* opaque: compiled seccomp program, cgroup layout, /dev template, lower mounts */
+struct vg_sandbox_node; /* opaque: compiled seccomp program, cgroup layout, /dev template, lower
+                           mounts */
 
 struct vg_sandbox_node_conf {
-    const char *dir;       /* $VIRGA_HOME/node: runtime mounts and folders live below it */
-    const char *home;      /* $VIRGA_HOME itself: hidden from tasks */
-    const char *tag;       /* short hex name of this cloud+node: cgroups and links carry it */
-    const char *agent_sock; /* unix socket bound into tasks as /run/virga/sock; may be NULL */
-    const char *self_exe;  /* the virga binary: bound read-only at /run/virga/bin/{virga,vrun,vbatch} */
+    const char *dir;        /* $VIRGA_HOME/node: runtime mounts and folders live below it */
+    const char *home;       /* $VIRGA_HOME itself: hidden from tasks */
+    const char *tag;        /* short hex name of this cloud+node: cgroups and links carry it */
+    const char *agent_sock; /* unix socket bound into tasks as /run/virga/sock; may be NULL. In a
+                               folder of its own (not dir, not home) it may be made anew later */
+    const char
+        *self_exe; /* the virga binary: bound read-only at /run/virga/bin/{virga,vrun,vbatch} */
 };
-/* Needs root; says so in one sentence. Also makes the caller's mount namespace private. */
+/* Needs root; says so in one sentence. Keeps descriptors open that keepers need: a forked keeper
+   must not close them (they are close-on-exec). Mounts nothing in the caller's mount namespace. */
 int vg_sandbox_node_open(const struct vg_sandbox_node_conf *conf, struct vg_sandbox_node **ret,
                          struct vg_err *err);
 /* Leaves no mount and no cgroup of ours behind (sandboxes must be gone). */
 void vg_sandbox_node_close(struct vg_sandbox_node *node);
 
 struct vg_limits {
-    uint32_t cpu_milli;   /* 0: no limit */
-    uint64_t mem_bytes;   /* 0: no limit */
-    uint32_t pids;        /* 0: no limit */
-    uint64_t disk_bytes;  /* scratch: copy-on-write layer, /tmp, /dev/shm together; 0: half of memory */
+    uint32_t cpu_milli; /* 0: no limit */
+    uint64_t mem_bytes; /* 0: no limit */
+    uint32_t pids;      /* 0: no limit */
+    uint64_t
+        disk_bytes; /* scratch: copy-on-write layer, /tmp, /dev/shm together; 0: half of memory */
 };
 
 /* What a sandbox can be prepared for before its task is known. */
 struct vg_sandbox_profile {
-    uint32_t slot;        /* the user's id range: inside id x is outside 0x20000000 + slot * 65536 + x */
-    uid_t uid;            /* the caller's own ids; a non-root uid keeps its number outside too */
+    uint32_t slot; /* the user's id range: inside id x is outside 0x20000000 + slot * 65536 + x */
+    uid_t uid;     /* the caller's own ids; a non-root uid keeps its number outside too */
     gid_t gid;
-    bool local_root;      /* the caller is proven to be root of this machine */
-    const char *home;     /* bound read-write when it exists and belongs to uid; may be NULL */
-    int netns_fd;         /* network namespace to live in; -1: the host's; -2: a fresh empty one */
+    bool local_root;  /* the caller is proven to be root of this machine */
+    const char *home; /* bound read-write when it exists and belongs to uid; may be NULL */
+    int netns_fd;     /* network namespace to live in; -1: the host's; -2: a fresh empty one */
     const char *resolv_conf; /* text for /etc/resolv.conf, or NULL to leave the node's */
 };
+/* Makes what sandboxes of this (slot, uid, gid) share, unless the node has it: about 2 ms, best
+   done in the agent before it forks the first keeper of a user. prepare does it itself when nobody
+   did. */
+int vg_sandbox_node_warm(struct vg_sandbox_node *node, const struct vg_sandbox_profile *profile,
+                         struct vg_err *err);
 int vg_sandbox_prepare(struct vg_sandbox_node *node, const struct vg_sandbox_profile *profile,
                        const char *name, /* cgroup name, unique on the node */
                        struct vg_sandbox **ret, struct vg_err *err);
 
 struct vg_bind {
-    const char *path;   /* absolute; same inside and outside */
-    int fd;             /* O_PATH descriptor that proves access, or -1: opened as the user */
+    const char *path; /* absolute; same inside and outside */
+    int fd;           /* O_PATH descriptor that proves access, or -1: opened as the user */
     bool read_only;
 };
 
 struct vg_device {
-    const char *path;   /* /dev/nvidia0 */
+    const char *path; /* /dev/nvidia0 */
 };
 
 struct vg_exec {
     char *const *argv;
     char *const *env;
-    const char *cwd;     /* absolute; gone or unreachable: the event is EXEC_FAILED */
-    uid_t uid;           /* inside numbers */
+    const char *cwd; /* absolute; gone or unreachable: the event is EXEC_FAILED */
+    uid_t uid;       /* inside numbers */
     gid_t gid;
     const gid_t *groups;
     size_t n_groups;
     mode_t umask;
-    const struct vg_rlimit { int which; uint64_t soft, hard; } *rlimits;
+    const struct vg_rlimit {
+        int which;
+        uint64_t soft, hard;
+    } * rlimits;
     size_t n_rlimits;
     int nice;
-    int fds[3];          /* become 0, 1, 2; duplicated, still owned by the caller */
-    bool tty;            /* fds are (mostly) the slave of vg_sandbox_open_pty: new session with that
-                            controlling terminal, own foreground process group, stops are reported */
-    const struct vg_limits *limits;     /* applied before exec; NULL: leave */
-    const struct vg_bind *binds;        /* added before exec */
+    int fds[3]; /* become 0, 1, 2; duplicated, still owned by the caller */
+    bool tty;   /* fds are (mostly) the slave of vg_sandbox_open_pty: new session with that
+                   controlling terminal, own foreground process group, stops are reported */
+    const struct vg_limits *limits; /* applied before exec; NULL: leave */
+    const struct vg_bind *binds;    /* added before exec */
     size_t n_binds;
-    const struct vg_device *devices;    /* allowed and made visible before exec */
+    const struct vg_device *devices; /* allowed and made visible before exec */
     size_t n_devices;
 };
 
@@ -107,7 +121,8 @@ int vg_sandbox_fd(const struct vg_sandbox *sb);
 /* 1 and an event, 0 when none waits, -errno. */
 int vg_sandbox_next_event(struct vg_sandbox *sb, struct vg_sandbox_event *ret);
 
-/* Signals the command with this tag: its process, or its process group. -ESRCH when it has ended. */
+/* Signals the command with this tag: its process, or its process group. -ESRCH when it has ended.
+ */
 int vg_sandbox_signal(struct vg_sandbox *sb, uint64_t tag, int signo, bool group);
 /* Kills every process in the sandbox (cgroup), commands and all they left. */
 int vg_sandbox_kill_all(struct vg_sandbox *sb);
