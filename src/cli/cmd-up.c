@@ -71,6 +71,8 @@ static int take_lock(const struct vg_up *up, struct vg_err *err) {
         return vg_err_sys(err, errno, "cannot open %s", path);
     if (flock(fd, LOCK_EX | LOCK_NB) < 0)
         return errno == EWOULDBLOCK ? -EBUSY : vg_err_sys(err, errno, "cannot lock %s", path);
+    if (ftruncate(fd, 0) < 0) /* nobody may take an old number for ours */
+        return vg_err_sys(err, errno, "cannot write %s", path);
     return vg_take_fd(fd);
 }
 
