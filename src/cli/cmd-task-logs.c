@@ -134,6 +134,17 @@ static int parse(struct vg_cmd_line *l, Vg__Pb__LogReq *q, struct logs *g) {
     return vg_cmd_args(l, 1, 1) ? 0 : -1;
 }
 
+/* From the middle no offset is known, so only a whole log can be taken up again after a break. */
+static int call_tail(Vg__Pb__Envelope *req, struct logs *g, struct vg_err *err) {
+    struct vg_client *c;
+    int r = vg_client_open(&c, err);
+    if (r < 0)
+        return r;
+    r = vg_call(c, req, 0, on_logs, g, err);
+    vg_client_close(c);
+    return r;
+}
+
 int vg_task_logs_run(struct vg_cmd_line *l) {
     struct vg_err err = VG_ERR_INIT;
     struct logs g = {.line_start = {true, true, true}};
@@ -142,8 +153,7 @@ int vg_task_logs_run(struct vg_cmd_line *l) {
     if (parse(l, &q, &g) < 0)
         return l->exit;
     q.task = l->args[0];
-    /* From the middle no offset is known, so only a whole log can be taken up again. */
-    int r = q.has_tail_bytes ? vg_call_once(&req, on_logs, &g, &err)
+    int r = q.has_tail_bytes ? call_tail(&req, &g, &err)
                              : vg_call_patient(&req, on_logs, again, &g, &err);
     vg_buf_done(&g.in);
     if (r == -EPIPE)
