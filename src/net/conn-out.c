@@ -96,6 +96,7 @@ void out_write_error(struct vg_conn *c, int code) {
     block_put(&c->cipher_out);
     vg_err_sys(&c->why, code, "the connection to %s broke while sending", c->address);
     c->why.reason = VG_LOST;
+    (void)shutdown(c->fd, SHUT_WR); /* so that a peer that is still there ends it, too */
     uv_timer_stop(&c->timer);
     conn_wake(c);
 }
