@@ -6,6 +6,7 @@
 #include "cli/client.h"
 #include "cli/cmd.h"
 #include "cli/supervise.h"
+#include "cli/up-memory.h"
 
 #include <fcntl.h>
 #include <grp.h>
@@ -248,11 +249,41 @@ static int up_foreground(const struct vg_up *up, int lock_fd) {
     return supervise(up, lock_fd, -1);
 }
 
+/* What was said this time is kept; what was not said is as last time ("auto" forgets it). */
+static int recall(struct vg_up *up, struct vg_up_memory *m, struct vg_err *err) {
+    int r = vg_up_memory_read(up->home, m, err);
+    if (r < 0)
+        return r;
+    const struct {
+        const char **said;
+        char *kept;
+        size_t room;
+    } all[] = {{&up->listen, m->listen, sizeof(m->listen)},
+               {&up->group, m->group, sizeof(m->group)},
+               {&up->gpus, m->gpus, sizeof(m->gpus)}};
+    bool changed = false;
+    for (unsigned i = 0; i < VG_COUNT(all); i++) {
+        if (*all[i].said) {
+            const char *value = strcmp(*all[i].said, "auto") == 0 ? "" : *all[i].said;
+            if (strlen(value) >= all[i].room || strchr(value, '\n'))
+                return vg_err_set(err, VG_INVALID, "'%.60s' is too long or holds a line break",
+                                  value);
+            changed |= strcmp(value, all[i].kept) != 0;
+            snprintf(all[i].kept, all[i].room, "%s", value);
+        }
+        *all[i].said = *all[i].kept ? all[i].kept : NULL;
+    }
+    return changed ? vg_up_memory_write(up->home, m, err) : 0;
+}
+
 static int up_run(struct vg_up *up, struct vg_err *err) {
     struct readiness ready = {0};
+    struct vg_up_memory memory;
     int r = find_programs(up, err);
     if (r >= 0)
         r = make_home(up, err);
+    if (r >= 0 && !vg_part_runs(up->home, VG_PART_UP))
+        r = recall(up, &memory, err);
     if (r < 0)
         return r;
     vg_auto_fd int lock_fd = take_lock(up, err);
@@ -279,7 +310,7 @@ static int up_run(struct vg_up *up, struct vg_err *err) {
 static const struct vg_opt opts[] = {
     {"listen", 0, "HOST:PORT", "where other machines reach this cloud (TLS)", 'l'},
     {"group", 0, "GROUP", "let the members of this unix group use it", 'g'},
-    {"gpus", 0, "N", "offer N GPUs instead of what is found", 'n'},
+    {"gpus", 0, "N", "offer N GPUs instead of what is found; auto: as found", 'n'},
     {"foreground", 'f', NULL, "stay, and log to stderr (for service managers)", 'f'},
     {"no-agent", 0, NULL, "control plane only", 'a'},
 };
@@ -298,7 +329,7 @@ static int parse(struct vg_cmd_line *l, struct vg_up *up) {
             up->foreground = true;
         if (id == 'a')
             up->no_agent = true;
-        if (id == 'n' && vg_opt_u64(&l->st, arg, 0, 1024, &n) < 0) {
+        if (id == 'n' && strcmp(arg, "auto") != 0 && vg_opt_u64(&l->st, arg, 0, 1024, &n) < 0) {
             l->exit = vg_cmd_fail_opt(l);
             return -1;
         }
@@ -313,7 +344,7 @@ static int run(struct vg_cmd_line *l) {
     struct vg_err err = VG_ERR_INIT;
     if (parse(l, &up) < 0)
         return l->exit;
-    if (up.group && !getgrnam(up.group)) {
+    if (up.group && strcmp(up.group, "auto") != 0 && !getgrnam(up.group)) {
         vg_err_set(&err, VG_NOT_FOUND,
                    "there is no group '%.60s' on this machine: create it with 'groupadd'",
                    up.group);

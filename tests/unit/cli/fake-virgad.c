@@ -91,7 +91,17 @@ static int take_place(void) {
     return vg_write_file(path, pid, (size_t)n, 0644);
 }
 
-int main(void) {
+/* Leaves its command line where the test finds it. */
+static void note_args(char **argv) {
+    char path[600], line[512];
+    size_t n = 0;
+    for (int i = 0; argv[i] && n < sizeof(line); i++)
+        n += (size_t)snprintf(line + n, sizeof(line) - n, "%s%s", i ? " " : "", argv[i]);
+    snprintf(path, sizeof(path), "%s/control/args", home);
+    vg_write_file(path, line, strlen(line), 0600);
+}
+
+int main(int argc, char **argv) {
     struct vg_listener *l;
     uv_signal_t term;
     vg_log_init("virgad");
@@ -103,6 +113,8 @@ int main(void) {
     }
     if (take_place() < 0)
         return 2;
+    note_args(argv);
+    (void)argc;
     uv_loop_init(&loop);
     uv_signal_init(&loop, &term);
     uv_signal_start(&term, on_term, SIGTERM);

@@ -174,3 +174,14 @@ Test(up, refusals_and_crashes_of_the_control_plane_are_one_sentence) {
     cr_expect(strstr(out, "virga: the control plane at "), "%s", out);
     cr_expect(strstr(out, " went away"), "%s", out);
 }
+
+Test(up, what_it_was_told_is_remembered) {
+    char path[128];
+    vg_auto_free char *args = NULL;
+    snprintf(path, sizeof(path), "%s/control/args", home);
+    cr_assert_eq(virga("up --no-agent --listen 127.0.0.1:7001"), 0, "%s", out);
+    cr_assert_eq(virga("down"), 0, "%s", out);
+    cr_assert_eq(virga("up --no-agent"), 0, "%s", out);
+    cr_assert_eq(vg_read_file(path, 4096, &args, NULL), 0);
+    cr_expect_str_eq(args, "virgad --listen 127.0.0.1:7001");
+}
