@@ -1,0 +1,190 @@
+/* The configuration: defaults, a whole file, and the sentence for every mistake. */
+#include "base/cleanup.h"
+#include "base/util.h"
+#include "conf/conf.h"
+
+#include <criterion/criterion.h>
+
+static int parse(const char *text, struct vg_conf *c, struct vg_err *err) {
+    return vg_conf_parse(text, strlen(text), "c.yaml", c, err);
+}
+
+Test(conf, defaults_describe_a_one_machine_cloud) {
+    struct vg_conf c;
+    cr_assert_eq(vg_conf_default(&c), 0);
+    cr_assert_str_eq(c.listen, "127.0.0.1:0");
+    cr_assert_str_eq(c.default_pool, "default");
+    cr_assert_eq(c.n_pools, 1);
+    cr_assert_eq(c.pool[0].shape.cpu_milli, 0);
+    cr_assert_eq(c.lease_usec, 60 * VG_USEC);
+    cr_assert_eq(c.heartbeat_usec, 10 * VG_USEC);
+    cr_assert_eq(c.limits.log_head_bytes, 8 << 20);
+    vg_conf_done(&c);
+}
+
+Test(conf, nothing_is_the_default) {
+    const char *const texts[] = {"", "# nothing\n", "---\n", "{}", "access:\nlimits: ~\n"};
+    for (size_t i = 0; i < VG_COUNT(texts); i++) {
+        struct vg_conf c;
+        struct vg_err err = VG_ERR_INIT;
+        cr_assert_eq(parse(texts[i], &c, &err), 0, "%s", err.msg);
+        cr_assert_str_eq(c.default_pool, "default");
+        vg_conf_done(&c);
+    }
+}
+
+Test(conf, every_key_arrives) {
+    struct vg_conf c;
+    struct vg_err err = VG_ERR_INIT;
+    int r = parse("listen: '[::]:7480'\n"
+                  "advertise: cloud.example.org:7480\n"
+                  "access: {groups: [lab, gpu], users: [ann]}\n"
+                  "limits: {log_head: 1M, log_tail: 2M, tasks: 5, user_tasks: 4, history: 1d}\n"
+                  "lease: 30s\n"
+                  "heartbeat: 2s\n"
+                  "default_pool: small\n"
+                  "pools:\n"
+                  "- name: a100-1\n"
+                  "  description: one A100\n"
+                  "  nodes: {labels: {gpu: a100, rack: 3}}\n"
+                  "  shape: {cpus: 1.5, mem: 8G, gpus: 1, pids: 4096, disk: 10G}\n"
+                  "  max: {cpus: 16, mem: 64G, gpus: 8, pids: 8192, disk: 20G}\n"
+                  "  network: host\n"
+                  "  class: dedicated\n"
+                  "  shared: [/home, /data]\n"
+                  "  max_time: 1h30m\n"
+                  "- {name: small, network: none}\n",
+                  &c, &err);
+    cr_assert_eq(r, 0, "%s", err.msg);
+    cr_assert_str_eq(c.listen, "[::]:7480");
+    cr_assert_str_eq(c.advertise, "cloud.example.org:7480");
+    cr_assert(c.access.groups.n == 2 && c.access.users.n == 1);
+    cr_assert_str_eq(c.access.groups.item[1], "gpu");
+    cr_assert(c.limits.log_head_bytes == 1 << 20 && c.limits.log_tail_bytes == 2 << 20);
+    cr_assert(c.limits.tasks == 5 && c.limits.user_tasks == 4);
+    cr_assert_eq(c.limits.history_usec, 86400 * VG_USEC);
+    cr_assert(c.lease_usec == 30 * VG_USEC && c.heartbeat_usec == 2 * VG_USEC);
+    cr_assert_str_eq(c.default_pool, "small");
+    const struct vg_pool_conf *p = vg_conf_pool(&c, "a100-1");
+    cr_assert(p && p->line == 9 && p->nodes.n == 2);
+    cr_assert_str_eq(p->nodes.item[1].key, "rack");
+    cr_assert_str_eq(p->nodes.item[1].value, "3");
+    cr_assert(p->shape.cpu_milli == 1500 && p->shape.mem_bytes == 8ULL << 30 && p->shape.gpus == 1);
+    cr_assert(p->max.pids == 8192 && p->max.disk_bytes == 20ULL << 30);
+    cr_assert(p->network == VG_NETWORK_HOST && p->shared.n == 2);
+    cr_assert_eq(p->max_time_usec, 5400 * VG_USEC);
+    cr_assert_eq(vg_conf_pool(&c, "small")->network, VG_NETWORK_NONE);
+    vg_conf_done(&c);
+}
+
+Test(conf, each_mistake_has_its_sentence) {
+    static const struct {
+        const char *text, *message;
+    } table[] = {
+        {"lisen: a:1",
+         "c.yaml:1: unknown key 'lisen' in the configuration; did you mean 'listen'?"},
+        {"\nxyzzy: 1", "c.yaml:2: unknown key 'xyzzy' in the configuration; the keys there are "
+                       "listen, advertise, access, limits, lease, heartbeat, default_pool, pools"},
+        {"lease: 1m\nlease: 2m", "c.yaml:2: 'lease' stands twice in the configuration; keep one"},
+        {"listen: 7480", "c.yaml:1: 'listen' is '7480', but must be HOST:PORT, like 127.0.0.1:7480 "
+                         "or [::]:7480"},
+        {"listen: a:70000", "c.yaml:1: 'listen' is 'a:70000', but must be HOST:PORT, like "
+                            "127.0.0.1:7480 or [::]:7480"},
+        {"lease: soon", "c.yaml:1: 'lease' is 'soon', but must be a duration, like 90s, 30m or "
+                        "1h30m"},
+        {"lease: 0", "c.yaml:1: 'lease' is 0, but must be between 1s and 86400s"},
+        {"lease: 3s\nheartbeat: 2s",
+         "c.yaml:1: 'heartbeat' must be at most a third of 'lease'; lower it or raise 'lease'"},
+        {"lease: [1]", "c.yaml:1: 'lease' must be plain text or a number, not a list or mapping"},
+        {"access: [a]",
+         "c.yaml:1: 'access' must be a mapping of keys to values, like 'key: value'"},
+        {"access: {users: ann}", "c.yaml:1: 'users' must be a list, like 'users: [a, b]'"},
+        {"pools: {}", "c.yaml:1: 'pools' must be a list, like 'pools: [a, b]'"},
+        {"pools: [{}]", "c.yaml:1: a pool has no name; add 'name: ...'"},
+        {"pools: [{name: a b}]", "c.yaml:1: 'name' is 'a b', but must be letters, digits, '.', '_' "
+                                 "or '-', beginning with a letter or digit"},
+        {"pools:\n- name: a\n- name: a",
+         "c.yaml:3: pool 'a' stands at line 2 already; rename or remove one"},
+        {"pools: [{name: a, class: shared}]",
+         "c.yaml:1: class 'shared' is not offered yet; use 'dedicated'"},
+        {"pools: [{name: a, class: bare-metal}]",
+         "c.yaml:1: class 'bare-metal' is not offered yet; use 'dedicated'"},
+        {"pools: [{name: a, class: fast}]", "c.yaml:1: 'class' is 'fast', but must be dedicated"},
+        {"pools: [{name: a, network: lan}]",
+         "c.yaml:1: 'network' is 'lan', but must be nat, host or none"},
+        {"pools: [{name: a, shape: {gpus: 65}}]",
+         "c.yaml:1: 'gpus' is 65, but must be between 0 and 64"},
+        {"pools: [{name: a, shape: {gpu: 1}}]",
+         "c.yaml:1: unknown key 'gpu' in a shape; did you mean 'gpus'?"},
+        {"pools: [{name: a, shape: {mem: 2G}, max: {mem: 1G}}]",
+         "c.yaml:1: pool 'a': 'shape' gives more mem than 'max' allows; raise max.mem"},
+        {"pools: [{name: a, shared: [home]}]",
+         "c.yaml:1: 'shared' lists absolute paths without '..', not 'home'"},
+        {"pools: [{name: a, nodes: {labels: {'a=b': c}}}]",
+         "c.yaml:1: a label needs a key without '=' of 1 to 255 bytes"},
+        {"default_pool: b\npools: [{name: bb}]",
+         "c.yaml:1: 'default_pool' names 'b', which is not among 'pools'; use 'bb'"},
+        {"lease: 60s\n---\nlease: 60s", "c.yaml:3: a second document begins here; keep one a file"},
+        {"advertise: \"a\\0b\"", "c.yaml:1: 'advertise' holds a zero byte; remove it"},
+    };
+    for (size_t i = 0; i < VG_COUNT(table); i++) {
+        struct vg_conf c;
+        struct vg_err err = VG_ERR_INIT;
+        cr_expect_eq(parse(table[i].text, &c, &err), -EINVAL, "%s", table[i].text);
+        cr_expect_str_eq(err.msg, table[i].message);
+    }
+}
+
+Test(conf, broken_yaml_names_the_line) {
+    struct vg_conf c;
+    struct vg_err err = VG_ERR_INIT;
+    cr_assert_eq(parse("lease: 60s\npools: [\n", &c, &err), -EINVAL);
+    cr_assert(strncmp(err.msg, "c.yaml:3: not valid YAML: ", 26) == 0, "%s", err.msg);
+    cr_assert_eq(vg_conf_parse("\xff\xfe\xfd", 3, "c.yaml", &c, &err), -EINVAL);
+}
+
+Test(conf, a_missing_file_is_told) {
+    struct vg_conf c;
+    struct vg_err err = VG_ERR_INIT;
+    cr_assert_eq(vg_conf_load("/nonexistent/c.yaml", &c, &err), -ENOENT);
+    cr_assert_str_eq(err.msg, "cannot read the configuration /nonexistent/c.yaml: No such file or "
+                              "directory");
+}
+
+Test(conf, lists_are_bounded) {
+    struct vg_conf c;
+    struct vg_err err = VG_ERR_INIT;
+    char text[8192] = "access: {users: [";
+    size_t at = strlen(text);
+    for (int i = 0; i <= VG_CONF_LIST_MAX; i++)
+        at += (size_t)snprintf(text + at, sizeof text - at, "u%d,", i);
+    snprintf(text + at, sizeof text - at, "]}");
+    cr_assert_eq(parse(text, &c, &err), -EINVAL);
+    cr_assert_str_eq(err.msg, "c.yaml:1: 'users' has more than 256 entries; shorten the list");
+}
+
+Test(conf, aliases_cannot_make_it_run_away) {
+    struct vg_conf c;
+    struct vg_err err = VG_ERR_INIT;
+    cr_assert_eq(parse("pools: &p [*p, *p, *p]", &c, &err), -EINVAL);
+    cr_assert_eq(parse("pools:\n- &a {name: x, shape: &s {cpus: 1}, max: *s}\n", &c, &err), 0);
+    vg_conf_done(&c);
+}
+
+Test(conf, labels_match_whole_keys_and_values) {
+    struct vg_label l[] = {{"gpu", "a100"}};
+    struct vg_labels want = {.item = l, .n = 1}, none = {0};
+    char *yes[] = {"rack=1", "gpu=a100"}, *no[] = {"gpu=a1000"}, *no2[] = {"gpux=a100"};
+    cr_assert(vg_conf_labels_match(&want, yes, 2));
+    cr_assert_not(vg_conf_labels_match(&want, no, 1));
+    cr_assert_not(vg_conf_labels_match(&want, no2, 1));
+    cr_assert(vg_conf_labels_match(&none, NULL, 0));
+}
+
+Test(conf, nearest_names_are_near) {
+    const char *const words[] = {"default", "a100-1", "cpu"};
+    cr_assert_str_eq(vg_conf_nearest("defualt", words, 3), "default");
+    cr_assert_str_eq(vg_conf_nearest("a1001", words, 3), "a100-1");
+    cr_assert_null(vg_conf_nearest("h200", words, 3));
+    cr_assert_null(vg_conf_nearest("", words, 3));
+}
