@@ -4,19 +4,24 @@
 #include "base/cleanup.h"
 #include "base/util.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define AGENT_LIMIT_MS 20000
 #define CONTROL_LIMIT_MS 15000
 #define PID_WAIT_MS 1000
+#define REPEAT_MS 250
+#define SWEEP_START_MS 5000
 
 static const struct {
     const char *name, *lock, *pid;
@@ -88,6 +93,16 @@ bool vg_pidfd_wait(int pidfd, unsigned limit_ms) {
     }
 }
 
+/* The signal is repeated: one that came before the program had its handlers was ignored. */
+static bool signal_until_gone(int pidfd, int signo, unsigned limit_ms) {
+    for (unsigned waited = 0; waited < limit_ms; waited += REPEAT_MS) {
+        syscall(SYS_pidfd_send_signal, pidfd, signo, NULL, 0);
+        if (vg_pidfd_wait(pidfd, REPEAT_MS))
+            return true;
+    }
+    return false;
+}
+
 int vg_part_stop(const char *home, enum vg_part p, int signo, unsigned limit_ms) {
     vg_auto_fd int fd = -1;
     for (unsigned waited = 0; (fd = vg_part_open(home, p, NULL)) == -EAGAIN; waited += 5) {
@@ -97,17 +112,67 @@ int vg_part_stop(const char *home, enum vg_part p, int signo, unsigned limit_ms)
     }
     if (fd < 0)
         return 0;
-    syscall(SYS_pidfd_send_signal, fd, signo, NULL, 0);
-    if (vg_pidfd_wait(fd, limit_ms))
+    if (signal_until_gone(fd, signo, limit_ms))
         return 0;
     syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0);
     return vg_pidfd_wait(fd, 5000) ? 0 : -ETIMEDOUT;
+}
+
+/* Whether keepers are left: an agent that ends in order removes their folder. */
+static bool keepers_left(const char *home) {
+    char path[VG_HOME_MAX + 32];
+    bool found = false;
+    snprintf(path, sizeof(path), "%s/node/keepers", home);
+    DIR *dir = opendir(path);
+    for (struct dirent *e; dir && !found && (e = readdir(dir));)
+        found = e->d_name[0] != '.';
+    if (dir)
+        closedir(dir);
+    return found;
+}
+
+static void run_agent(const char *home) {
+    char control[VG_HOME_MAX + 16], log[VG_HOME_MAX + 32];
+    snprintf(control, sizeof(control), "unix:%s/sock", home);
+    snprintf(log, sizeof(log), "%s/log/agent.log", home);
+    int in = open("/dev/null", O_RDWR), out = open(log, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    dup2(in, STDIN_FILENO);
+    dup2(out >= 0 ? out : in, STDOUT_FILENO);
+    dup2(out >= 0 ? out : in, STDERR_FILENO);
+    syscall(SYS_close_range, 3u, ~0u, 0u);
+    setenv("VIRGA_HOME", home, 1);
+    signal(SIGUSR2, SIG_IGN); /* until its handler is there */
+    setsid();
+    execl("/proc/self/exe", "virga", "agent", "--control", control, NULL);
+    _exit(127);
+}
+
+/* Tasks whose agent is dead are ended by a new one: only an agent knows how to clear up after
+   them. */
+static int sweep(const char *home) {
+    pid_t pid = fork();
+    if (pid == 0)
+        run_agent(home);
+    if (pid < 0)
+        return -errno;
+    int fd;
+    for (unsigned waited = 0; (fd = vg_part_open(home, VG_PART_AGENT, NULL)) < 0; waited += 5) {
+        if (waited > SWEEP_START_MS || waitpid(pid, NULL, WNOHANG) == pid)
+            return -ESRCH;
+        poll(NULL, 0, 5);
+    }
+    close(fd);
+    int r = vg_part_stop(home, VG_PART_AGENT, SIGUSR2, AGENT_LIMIT_MS);
+    waitpid(pid, NULL, WNOHANG);
+    return r;
 }
 
 int vg_cloud_stop(const char *home, bool keep_tasks, struct vg_err *err) {
     int r = vg_part_stop(home, VG_PART_AGENT, keep_tasks ? SIGTERM : SIGUSR2, AGENT_LIMIT_MS);
     if (r < 0)
         return vg_err_sys(err, r, "cannot end the agent of %s", home);
+    if (!keep_tasks && keepers_left(home) && (r = sweep(home)) < 0)
+        return vg_err_sys(err, r, "cannot end the tasks of %s: see its log/agent.log", home);
     r = vg_part_stop(home, VG_PART_VIRGAD, SIGTERM, CONTROL_LIMIT_MS);
     return r < 0 ? vg_err_sys(err, r, "cannot end virgad of %s", home) : 0;
 }

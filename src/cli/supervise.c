@@ -111,6 +111,7 @@ static void spawn(struct sup *s, struct proc *p) {
         sigemptyset(&none);
         signal(SIGPIPE, SIG_DFL);
         signal(SIGHUP, SIG_DFL);
+        signal(SIGUSR2, SIG_IGN); /* until its handler is there; see vg_part_stop() */
         sigprocmask(SIG_SETMASK, &none, NULL);
         setsid();
         child_io(s, p);
