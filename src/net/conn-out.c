@@ -173,7 +173,7 @@ static void cipher_flush(struct vg_conn *c) {
     while (c->out_head && !c->write_broken) {
         struct out_segment *s = c->out_head;
         size_t n = tls_write(c, s->data + s->off, s->len - s->off);
-        if (n == 0)
+        if (n == 0 || c->write_broken) /* a broken connection has dropped its queue */
             break;
         out_consume(c, n);
     }

@@ -146,8 +146,11 @@ void flow_push(struct flow *f) {
             return;
         for (size_t i = 0; i < n; i++)
             block[i] = byte_at(f->seed_out, f->sent + i);
-        if (vg_stream_send(f->stream, block, n) < 0)
+        if (vg_stream_send(f->stream, block, n) < 0) {
+            vg_stream_free(vg_take_ptr(f->stream), VG_INTERNAL);
+            f->reset = true;
             return;
+        }
         f->sent += n;
     }
     if (f->stream && !f->sent_end) {
