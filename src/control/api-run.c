@@ -1,0 +1,484 @@
+/* Run and attach. What always holds: one task id is one task of one owner, however often its RunReq
+   comes; nothing is started that an earlier life of ours may have started already. */
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/util.h"
+#include "control/api.h"
+#include "control/nodes.h"
+#include "control/persist.h"
+#include "control/place.h"
+#include "control/sessions.h"
+#include "control/spec-check.h"
+#include "model/pool.h"
+#include "model/task-row.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define B(name) VG__PB__ENVELOPE__BODY_##name
+
+/* ------------------------------------------------------------------ identity */
+
+static void set_home(struct vg_control *c, const struct vg_who *w, Vg__Pb__Identity *id) {
+    const struct vg_account *acc = w->local ? vg_account_get(c, w->uid) : NULL;
+    if (!acc || acc->home[0] != '/')
+        return;
+    id->home.data = vg_memdup(acc->home, strlen(acc->home));
+    id->home.len = id->home.data ? strlen(acc->home) : 0;
+    id->has_home = id->home.data != NULL;
+}
+
+/* Who the task runs as. All memory is the message's own (protobuf-c frees it). */
+static Vg__Pb__Identity *identity_new(struct vg_control *c, const struct vg_user *u,
+                                      const struct vg_who *w) {
+    Vg__Pb__Identity *id = vg_alloc(sizeof *id);
+    if (!id)
+        return NULL;
+    vg__pb__identity__init(id);
+    id->user = vg_strdup(u->name);
+    id->team = vg_strdup(u->team->name);
+    id->has_slot = id->has_uid = id->has_gid = id->has_local = 1;
+    id->slot = u->slot;
+    id->uid = w->uid;
+    id->gid = w->gid;
+    id->local = w->local;
+    if (w->n_groups) {
+        id->groups = vg_memdup(w->groups, w->n_groups * sizeof w->groups[0]);
+        id->n_groups = id->groups ? w->n_groups : 0;
+    }
+    set_home(c, w, id);
+    if (!id->user || !id->team) {
+        vg__pb__identity__free_unpacked(id, NULL);
+        return NULL;
+    }
+    return id;
+}
+
+/* ------------------------------------------------------------------ known tasks */
+
+static void say_current_state(struct vg_follow *f) {
+    struct vg_job *j = f->job;
+    switch (j->task->state) {
+    case VG_TASK_STARTING:
+        vg_follow_event(f, VG__PB__RUN_EVENT__KIND__PLACED, NULL);
+        break;
+    case VG_TASK_RUNNING:
+        vg_follow_event(f, VG__PB__RUN_EVENT__KIND__PLACED, NULL);
+        vg_follow_event(f, VG__PB__RUN_EVENT__KIND__STARTED, NULL);
+        break;
+    default:
+        break;
+    }
+}
+
+/* A remote client gets a ticket of its own for a direct stream. */
+static void send_ticket(struct vg_job *j, struct vg_nodelink *a) {
+    VG_ENVELOPE(env);
+    Vg__Pb__TaskAttach m = VG__PB__TASK_ATTACH__INIT;
+    vg_random(j->ticket, sizeof j->ticket);
+    j->has_ticket = true;
+    m.has_task_id = m.has_ticket = 1;
+    m.task_id = j->task->id;
+    m.ticket = (ProtobufCBinaryData){.data = j->ticket, .len = sizeof j->ticket};
+    env.body_case = B(TASK_ATTACH);
+    env.task_attach = &m;
+    vg_peer_send(a->peer, 0, false, &env);
+}
+
+/* Hands a channel to a task that is on a node. */
+static int attach_on_node(struct vg_job *j, struct vg_chan *ch, bool observe, struct vg_err *err) {
+    struct vg_nodelink *a = vg_nodelink_get(j->ctl, j->task->attempt.node);
+    struct vg_chan_out io;
+    if (!a || !a->peer || !a->peer->conn) {
+        vg_chan_close(ch);
+        return vg_err_set(err, VG_UNAVAILABLE,
+                          "node %s is not connected at the moment: try again, the task goes on",
+                          vg_nodelink_name(j->ctl, j->task->attempt.node));
+    }
+    if (ch->remote && a->direct_port)
+        send_ticket(j, a);
+    int r = vg_chan_join(ch, a, j->ctl->loop, &io);
+    if (r < 0)
+        return vg_err_set(err, VG_LOST, "the connection for the task's input and output is gone");
+    VG_ENVELOPE(env);
+    Vg__Pb__TaskAttach m = VG__PB__TASK_ATTACH__INIT;
+    m.has_task_id = m.has_stream = m.has_fd_mask = m.has_observe = 1;
+    m.task_id = j->task->id;
+    m.stream = io.stream;
+    m.fd_mask = io.fd_mask & VG_FD_CHANNEL;
+    m.observe = observe;
+    for (size_t i = 1; i < io.n_fds; i++) /* only the channel goes along */
+        vg_close(&io.fds[i]);
+    env.body_case = B(TASK_ATTACH);
+    env.task_attach = &m;
+    vg_conn_send(a->peer->conn, &env, io.fds, io.n_fds ? 1 : 0);
+    return 0;
+}
+
+/* A channel for a task that exists: kept while it waits, handed on when it is on a node. */
+static int give_channel(struct vg_job *j, struct vg_chan *ch, bool observe, struct vg_err *err) {
+    if (!vg_chan_is_open(ch)) {
+        vg_chan_close(ch);
+        return 0;
+    }
+    struct vg_nodelink *a = vg_nodelink_get(j->ctl, j->task->attempt.node);
+    bool away = a && !(a->peer && a->reported); /* it comes back or is lost: the owner waits */
+    if (j->task->attempt.node && j->sent && (observe || !away))
+        return attach_on_node(j, ch, observe, err);
+    vg_chan_close(&j->chan);
+    j->chan = *ch;
+    *ch = VG_CHAN_INIT;
+    if (vg_chan_park(&j->chan, j->ctl->loop) < 0) {
+        vg_chan_close(&j->chan);
+        return vg_err_set(err, VG_LOST, "the connection for the task's input and output is gone");
+    }
+    return 0;
+}
+
+void vg_run_deliver(struct vg_job *j) {
+    struct vg_err err = VG_ERR_INIT;
+    if (vg_chan_is_open(&j->chan) && attach_on_node(j, &j->chan, false, &err) < 0)
+        vg_warn("task=%016llx client cannot be joined: %s", (unsigned long long)j->task->id,
+                err.msg);
+}
+
+static struct vg_follow *follow_run(struct vg_call *call, struct vg_job *j, struct vg_err *err) {
+    struct vg_follow *f = vg_follow_new(call->peer, j, VG_FOLLOW_RUN, call->req);
+    if (!f)
+        vg_err_set(err, VG_TOO_BIG,
+                   "too many tasks wait on this connection (limit %d): open another",
+                   VG_PEER_FOLLOWS_MAX);
+    return f;
+}
+
+static void join_known(struct vg_call *call, struct vg_job *j, struct vg_chan *ch, bool observe,
+                       bool owner) {
+    struct vg_err err = VG_ERR_INIT;
+    struct vg_follow *f = follow_run(call, j, &err);
+    if (!f) {
+        vg_chan_close(ch);
+        vg_peer_fail(call->peer, call->req, &err);
+        return;
+    }
+    f->owner = owner;
+    if (owner)
+        vg_timer_stop(&j->hold);
+    if (give_channel(j, ch, observe, &err) < 0) {
+        vg_follow_free(f);
+        vg_peer_fail(call->peer, call->req, &err);
+        return;
+    }
+    vg_follow_event(f, VG__PB__RUN_EVENT__KIND__ACCEPTED, NULL);
+    if (j->task->state == VG_TASK_QUEUED)
+        vg_place_tell(j);
+    else
+        say_current_state(f);
+}
+
+/* The owner of an ended task asks for it again: the answer is how it ended. */
+static void answer_ended(struct vg_call *call, const struct vg_task *t) {
+    VG_ENVELOPE(env);
+    Vg__Pb__RunEvent e = VG__PB__RUN_EVENT__INIT;
+    e.has_kind = e.has_task_id = e.has_status = e.has_reason = e.has_attempt = 1;
+    e.kind = VG__PB__RUN_EVENT__KIND__ENDED;
+    e.task_id = t->id;
+    e.status = t->status;
+    e.reason = (uint32_t)t->reason;
+    e.has_reason = t->reason != VG_OK;
+    e.text = t->reason_text;
+    e.attempt = t->attempt.number;
+    e.node = (char *)vg_nodelink_name(call->ctl, t->last_node);
+    env.body_case = B(RUN_EVENT);
+    env.run_event = &e;
+    vg_peer_send(call->peer, call->req, false, &env);
+}
+
+static int copy_row(void *arg, const struct vg_task_row *row) {
+    return vg_task_from_row(row, arg);
+}
+
+/* Whether the id is known; then the call has been answered. */
+static bool known(struct vg_call *call, uint64_t id, struct vg_chan *ch) {
+    struct vg_job *j = vg_job_get(call->ctl, id);
+    struct vg_task *stored = NULL;
+    if (!j && vg_store_get_task(call->ctl->store, id, copy_row, &stored) < 0)
+        return false;
+    const struct vg_task *t = j ? j->task : stored;
+    if (!t)
+        return false;
+    if (strcmp(t->user, call->user->name) != 0)
+        vg_peer_error(call->peer, call->req, VG_EXISTS,
+                      "this task id belongs to somebody else: run the command again");
+    else if (vg_task_is_ended(t) || !j)
+        answer_ended(call, t);
+    else
+        join_known(call, j, ch, false, true);
+    vg_chan_close(ch);
+    vg_task_free(stored);
+    return true;
+}
+
+/* ------------------------------------------------------------------ new tasks */
+
+static int check_limits(struct vg_control *c, const struct vg_user *u, struct vg_err *err) {
+    uint64_t mine = 0, limit = c->conf.limits.user_tasks;
+    if (c->conf.limits.tasks && vg_map_len(&c->jobs) >= c->conf.limits.tasks)
+        return vg_err_set(
+            err, VG_NO_CAPACITY,
+            "the cloud holds %zu unfinished tasks, its limit (limits.tasks): wait until "
+            "some have ended",
+            vg_map_len(&c->jobs));
+    if (!limit || vg_map_len(&c->jobs) < limit)
+        return 0;
+    vg_map_for_each (s, &c->jobs) {
+        const struct vg_job *j = s->value;
+        mine += !vg_task_is_ended(j->task) && strcmp(j->task->user, u->name) == 0;
+    }
+    if (mine >= limit)
+        return vg_err_set(
+            err, VG_NO_CAPACITY,
+            "you have %llu unfinished tasks, your limit (limits.user_tasks): wait until "
+            "some have ended",
+            (unsigned long long)mine);
+    return 0;
+}
+
+/* The message's spec becomes the task's own: it is large (the environment), so it is not copied. */
+static Vg__Pb__TaskSpec *take_spec(struct vg_call *call) {
+    Vg__Pb__RunReq *m = call->env->run;
+    return vg_take_ptr(m->spec);
+}
+
+static int resolve(struct vg_control *c, Vg__Pb__TaskSpec *spec, struct vg_res *ret_grant,
+                   struct vg_err *err) {
+    const struct vg_pool_conf *pool = vg_pool_find(&c->conf, spec->pool, err);
+    if (!pool)
+        return err->code;
+    int r = vg_pool_grant(pool, spec->want, ret_grant, err);
+    if (r < 0)
+        return r;
+    if (!spec->pool || strcmp(spec->pool, pool->name) != 0) {
+        char *name = vg_strdup(pool->name);
+        if (!name)
+            return vg_err_sys(err, ENOMEM, "cannot take the task");
+        if (spec->pool && spec->pool != (char *)protobuf_c_empty_string)
+            free(spec->pool);
+        spec->pool = name;
+    }
+    spec->time_limit_usec = vg_pool_time_usec(pool, spec->time_limit_usec);
+    spec->has_time_limit_usec = spec->time_limit_usec != 0;
+    return 0;
+}
+
+static struct vg_job *make_job(struct vg_call *call, const struct vg_res *grant) {
+    struct vg_control *c = call->ctl;
+    const Vg__Pb__RunReq *m = call->env->run;
+    Vg__Pb__TaskSpec *spec = take_spec(call);
+    struct vg_task *t = vg_task_new(m->task_id, call->user->name, call->user->team->name, spec,
+                                    false, vg_wall_usec());
+    if (!t) {
+        vg__pb__task_spec__free_unpacked(spec, NULL);
+        return NULL;
+    }
+    spec->has_parent = call->peer->who.parent != 0;
+    spec->parent = call->peer->who.parent;
+    t->grant = *grant;
+    t->retries_left = spec->retries;
+    t->durable = m->wait_durable;
+    t->who = identity_new(c, call->user, &call->peer->who);
+    struct vg_job *j = t->who ? vg_job_new(c, t) : NULL;
+    if (!j) {
+        vg_task_free(t);
+        return NULL;
+    }
+    if (vg_sessions_bind(j) < 0) {
+        vg_job_free(j);
+        return NULL;
+    }
+    return j;
+}
+
+/* Into the scheduler, or aside until the nodes have reported. */
+static void begin(struct vg_job *j) {
+    struct vg_control *c = j->ctl;
+    struct vg_err err = VG_ERR_INIT;
+    uint64_t id = j->task->id;
+    if (j->held) {
+        vg_chan_park(&j->chan, c->loop);
+        vg_place_tell(j);
+        return;
+    }
+    if (vg_place_submit(j, &err) < 0) {
+        vg_job_end(j, vg_reason_exit(err.reason), err.reason, err.msg);
+        return;
+    }
+    vg_place_all(c);
+    j = vg_job_get(c, id);
+    if (!j || j->task->state != VG_TASK_QUEUED)
+        return;
+    vg_chan_park(&j->chan, c->loop);
+    vg_place_tell(j);
+}
+
+static void accepted(struct vg_job *j, uint64_t cookie, int result) {
+    (void)cookie;
+    if (vg_task_is_ended(j->task))
+        return;
+    if (result < 0) {
+        enum vg_reason reason = result == -ENOSPC ? VG_DISK_FULL : VG_INTERNAL;
+        char text[256];
+        snprintf(text, sizeof text, "cannot store the task: %s; free space under %s",
+                 strerror(-result), j->ctl->home.dir);
+        vg_job_end(j, vg_reason_exit(reason), reason, text);
+        return;
+    }
+    vg_job_event(j, VG__PB__RUN_EVENT__KIND__ACCEPTED, NULL);
+    begin(j);
+}
+
+static void start_new(struct vg_call *call, struct vg_chan *ch, const struct vg_res *grant) {
+    struct vg_err err = VG_ERR_INIT;
+    bool resend = call->env->run->resend;
+    struct vg_job *j = make_job(call, grant);
+    struct vg_follow *f = j ? follow_run(call, j, &err) : NULL;
+    if (!f) {
+        if (!j)
+            vg_err_sys(&err, ENOMEM, "cannot take the task");
+        else
+            vg_job_free(j);
+        vg_chan_close(ch);
+        vg_peer_fail(call->peer, call->req, &err);
+        return;
+    }
+    f->owner = !j->task->spec->detached;
+    j->chan = *ch;
+    j->held = resend && !call->ctl->settled;
+    if (j->task->durable) {
+        vg_chan_park(&j->chan, call->ctl->loop);
+        int r = vg_persist_now(j, VG_STORE_DURABLE, accepted, 0);
+        if (r < 0)
+            accepted(j, 0, r);
+        return;
+    }
+    vg_follow_event(f, VG__PB__RUN_EVENT__KIND__ACCEPTED, NULL);
+    vg_job_changed(j);
+    begin(j);
+}
+
+static void dry_run(struct vg_call *call, const struct vg_res *grant) {
+    const Vg__Pb__TaskSpec *spec = call->env->run->spec;
+    struct vg_err err = VG_ERR_INIT;
+    struct vg_sched_req r = {.task = 1,
+                             .pool = spec->pool,
+                             .res = *grant,
+                             .priority = spec->priority,
+                             .order = UINT64_MAX};
+    char text[128];
+    if (vg_sched_check_fit(call->ctl->sched, &r, &err) < 0) {
+        vg_peer_fail(call->peer, call->req, &err);
+        return;
+    }
+    snprintf(text, sizeof text, "would run on pool '%s'", spec->pool);
+    vg_peer_ok(call->peer, call->req, text);
+}
+
+void vg_api_run(struct vg_call *call) {
+    const Vg__Pb__RunReq *m = call->env->run;
+    struct vg_err err = VG_ERR_INIT;
+    struct vg_chan ch;
+    struct vg_res grant;
+    int r = vg_chan_take(&ch, call->peer, m->stream, m->fd_mask, call->fds, call->n_fds);
+    if (r < 0)
+        vg_err_set(&err, VG_PROTOCOL, "fewer descriptors came than the request promises");
+    else if (!m->spec || !m->task_id)
+        r = vg_err_set(&err, VG_INVALID, "the request names no task");
+    if (r >= 0 && known(call, m->task_id, &ch))
+        return;
+    if (r >= 0)
+        r = vg_spec_check(m->spec, &err);
+    if (r >= 0)
+        r = resolve(call->ctl, m->spec, &grant, &err);
+    if (r >= 0 && m->dry_run) {
+        vg_chan_close(&ch);
+        dry_run(call, &grant);
+        return;
+    }
+    if (r >= 0)
+        r = check_limits(call->ctl, call->user, &err);
+    if (r < 0) {
+        vg_chan_close(&ch);
+        vg_peer_fail(call->peer, call->req, &err);
+        return;
+    }
+    start_new(call, &ch, &grant);
+}
+
+/* ------------------------------------------------------------------ attach, forward */
+
+void vg_api_attach(struct vg_call *call) {
+    const Vg__Pb__AttachReq *m = call->env->attach;
+    struct vg_err err = VG_ERR_INIT;
+    struct vg_found found = {0};
+    struct vg_chan ch;
+    int r = vg_chan_take(&ch, call->peer, m->stream, m->fd_mask, call->fds, call->n_fds);
+    if (r < 0)
+        vg_err_set(&err, VG_PROTOCOL, "fewer descriptors came than the request promises");
+    else
+        r = vg_find_task(call->ctl, call->user, m->task ? m->task : "", &found, &err);
+    struct vg_task *t = r >= 0 ? vg_found_task(&found) : NULL;
+    if (t && !m->observe && strcmp(t->user, call->user->name) != 0)
+        r = vg_err_set(&err, VG_FORBIDDEN,
+                       "task %016llx belongs to '%s': you may only look ('virga task logs -f')",
+                       (unsigned long long)t->id, t->user);
+    else if (t && (vg_task_is_ended(t) || !found.job))
+        r = vg_err_set(&err, VG_CONFLICT,
+                       "task %016llx has ended: its output is shown by 'virga task logs %016llx'",
+                       (unsigned long long)t->id, (unsigned long long)t->id);
+    if (r < 0) {
+        vg_chan_close(&ch);
+        vg_peer_fail(call->peer, call->req, &err);
+    } else {
+        join_known(call, found.job, &ch, m->observe, false);
+    }
+    vg_found_done(&found);
+}
+
+void vg_api_forward(struct vg_call *call) {
+    const Vg__Pb__ForwardReq *m = call->env->forward;
+    struct vg_err err = VG_ERR_INIT;
+    struct vg_found found = {0};
+    int r = vg_find_task(call->ctl, call->user, m->task ? m->task : "", &found, &err);
+    struct vg_job *j = found.job;
+    struct vg_nodelink *a = j ? vg_nodelink_get(call->ctl, j->task->attempt.node) : NULL;
+    if (r >= 0 && strcmp(vg_found_task(&found)->user, call->user->name) != 0)
+        r = vg_err_set(&err, VG_FORBIDDEN, "only the owner of a task may reach its ports");
+    else if (r >= 0 && (!a || !a->peer || j->task->state != VG_TASK_RUNNING))
+        r = vg_err_set(&err, VG_CONFLICT, "the task is not running: its ports cannot be reached");
+    else if (r >= 0 && (m->port == 0 || m->port > 65535 || !m->stream))
+        r = vg_err_set(&err, VG_INVALID, "a port is a number from 1 to 65535");
+    struct vg_chan ch = VG_CHAN_INIT;
+    struct vg_chan_out io;
+    if (r >= 0) {
+        r = vg_chan_take(&ch, call->peer, m->stream, 0, NULL, 0);
+        if (r >= 0)
+            r = vg_chan_join(&ch, a, call->ctl->loop, &io);
+        if (r < 0)
+            vg_err_set(&err, VG_LOST, "the stream for the port is gone");
+    }
+    vg_found_done(&found);
+    if (r < 0) {
+        vg_peer_fail(call->peer, call->req, &err);
+        return;
+    }
+    VG_ENVELOPE(env);
+    Vg__Pb__TaskForward f = VG__PB__TASK_FORWARD__INIT;
+    f.has_task_id = f.has_port = f.has_stream = 1;
+    f.task_id = j->task->id;
+    f.port = m->port;
+    f.stream = io.stream;
+    env.body_case = B(TASK_FORWARD);
+    env.task_forward = &f;
+    vg_peer_send(a->peer, 0, false, &env);
+    vg_peer_ok(call->peer, call->req, NULL);
+}

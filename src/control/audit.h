@@ -1,0 +1,6 @@
+#pragma once
+/* Every act that changes something about the cloud, with who did it. */
+#include "control/peer.h"
+
+void vg_audit(const struct vg_call *call, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));

@@ -1,0 +1,257 @@
+/* Start, housekeeping and stop of the control plane. */
+#include "control/control.h"
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/util.h"
+#include "control/job.h"
+#include "control/keys.h"
+#include "control/listen.h"
+#include "control/log-file.h"
+#include "control/nodes.h"
+#include "control/peer.h"
+#include "control/persist.h"
+#include "control/place.h"
+#include "control/users.h"
+#include "model/session.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define STOP_MS 1000 /* how long peers may take to read our last words */
+#define PRUNE_USEC (600 * VG_USEC)
+#define PRUNE_BATCH 500
+
+/* ------------------------------------------------------------------ start */
+
+static void read_line(const char *path, char *out, size_t n) {
+    vg_auto_free char *text = NULL;
+    size_t len = 0;
+    out[0] = '\0';
+    if (vg_read_file(path, 4096, &text, &len) < 0)
+        return;
+    text[strcspn(text, "\n")] = '\0';
+    snprintf(out, n, "%s", text);
+}
+
+static void know_machine(struct vg_control *c) {
+    read_line("/etc/machine-id", c->machine_id, sizeof c->machine_id);
+    if (!c->machine_id[0])
+        read_line("/proc/sys/kernel/random/boot_id", c->machine_id, sizeof c->machine_id);
+}
+
+static int load_conf(struct vg_control *c, bool named, struct vg_err *err) {
+    if (!named && access(c->home.config, F_OK) < 0 && errno == ENOENT) {
+        int r = vg_conf_default(&c->conf);
+        return r < 0 ? vg_err_sys(err, r, "cannot start") : 0;
+    }
+    return vg_conf_load(c->home.config, &c->conf, err);
+}
+
+static void wake_loop(void *arg) {
+    struct vg_control *c = arg;
+    uv_async_send(&c->store_wake);
+}
+
+static void on_store(uv_async_t *h) {
+    struct vg_control *c = h->data;
+    vg_store_dispatch(c->store);
+}
+
+static int open_store(struct vg_control *c, struct vg_err *err) {
+    struct vg_store_opts o = {.path = c->home.db, .notify = wake_loop, .notify_arg = c};
+    vg_auto_free char *cloud = NULL;
+    int r = vg_store_open(&o, &c->store, err);
+    if (r < 0)
+        return r;
+    r = vg_store_get_meta(c->store, "cloud", &cloud);
+    if (r == -ENOENT) {
+        vg_id_format(vg_id_new(), c->cloud);
+        r = vg_store_put_meta(c->store, "cloud", c->cloud, VG_STORE_DURABLE, NULL, NULL);
+    } else if (r >= 0) {
+        snprintf(c->cloud, sizeof c->cloud, "%s", cloud);
+    }
+    return r < 0 ? vg_err_sys(err, r, "cannot read %s", c->home.db) : 0;
+}
+
+static int open_sched(struct vg_control *c, struct vg_err *err) {
+    c->sched = vg_sched_new();
+    int r = c->sched ? 0 : -ENOMEM;
+    for (size_t i = 0; r >= 0 && i < c->conf.n_pools; i++)
+        r = vg_sched_set_pool(c->sched, &c->conf.pool[i]);
+    return r < 0 ? vg_err_sys(err, r, "cannot set up the pools") : 0;
+}
+
+/* ------------------------------------------------------------------ housekeeping */
+
+static int remove_logs(void *arg, const struct vg_task_row *row) {
+    struct vg_control *c = arg;
+    uint64_t cutoff = vg_wall_usec() - c->conf.limits.history_usec;
+    if (row->ended_usec >= cutoff)
+        return 0;
+    for (uint32_t i = 1; i <= row->attempt; i++)
+        vg_logfile_remove(c->home.logs, row->id, i);
+    return 0;
+}
+
+/* Ended tasks beyond the history that is kept: first their output, then their rows. */
+static void prune(struct vg_control *c) {
+    uint64_t keep = c->conf.limits.history_usec, now = vg_wall_usec();
+    if (!keep || now < keep)
+        return;
+    struct vg_task_filter f = {.before_usec = now - keep,
+                               .before_id = UINT64_MAX,
+                               .limit = PRUNE_BATCH,
+                               .only_ended = true};
+    vg_store_query_tasks(c->store, &f, remove_logs, c);
+    vg_store_prune_tasks(c->store, now - keep, PRUNE_BATCH, NULL, NULL);
+}
+
+static void on_housekeeping(uv_timer_t *t) {
+    struct vg_control *c = t->data;
+    struct vg_err err = VG_ERR_INIT;
+    uint64_t now = vg_now_usec();
+    vg_nodelinks_tick(c);
+    if (!vg_list_empty(&c->dirty))
+        vg_persist_flush(c);
+    if (now - c->pruned_usec < PRUNE_USEC)
+        return;
+    c->pruned_usec = now;
+    prune(c);
+    if (vg_authority_renew(&c->ca, &c->home, vg_wall_usec(), &err) < 0)
+        vg_error("cannot renew the server's certificate: %s", err.msg);
+}
+
+static void on_signal(uv_signal_t *h, int signum) {
+    vg_control_stop(h->data, strsignal(signum));
+}
+
+static void start_handles(struct vg_control *c) {
+    uint64_t every = VG_MIN(VG_HOUSEKEEPING_USEC, c->conf.lease_usec / 10) / 1000;
+    static const int signums[] = {SIGTERM, SIGINT};
+    uv_timer_start(&c->housekeeping, on_housekeeping, every ? every : 1, every ? every : 1);
+    for (size_t i = 0; i < VG_COUNT(signums); i++)
+        uv_signal_start(&c->signals[i], on_signal, signums[i]);
+}
+
+static void init_handles(struct vg_control *c) {
+    uv_async_init(c->loop, &c->store_wake, on_store);
+    uv_timer_init(c->loop, &c->housekeeping);
+    uv_timer_init(c->loop, &c->write_behind);
+    uv_timer_init(c->loop, &c->last_words);
+    for (size_t i = 0; i < VG_COUNT(c->signals); i++) {
+        uv_signal_init(c->loop, &c->signals[i]);
+        c->signals[i].data = c;
+    }
+    c->store_wake.data = c->housekeeping.data = c->write_behind.data = c->last_words.data = c;
+}
+
+int vg_control_start(struct vg_control *c, uv_loop_t *loop, const struct vg_control_opts *opts,
+                     struct vg_err *err) {
+    *c = (struct vg_control){.loop = loop, .home = {.lock_fd = -1}};
+    vg_list_init(&c->dirty);
+    vg_list_init(&c->watches);
+    c->started_usec = c->pruned_usec = vg_now_usec();
+    know_machine(c);
+    init_handles(c);
+    int r = vg_home_open(opts->home, opts->config, &c->home, err);
+    if (r >= 0)
+        r = load_conf(c, opts->config != NULL, err);
+    if (r >= 0)
+        r = open_store(c, err);
+    if (r >= 0)
+        r = vg_authority_open(&c->ca, &c->home, c->cloud, err);
+    if (r >= 0)
+        r = open_sched(c, err);
+    if (r >= 0)
+        r = vg_persist_load(c, err);
+    if (r >= 0)
+        r = vg_users_ensure_team(c, err);
+    if (r >= 0)
+        r = vg_listen_start(c, opts->listen, err);
+    if (r < 0) {
+        vg_control_stop(c, NULL);
+        uv_run(loop, UV_RUN_DEFAULT);
+        vg_control_done(c);
+        return r;
+    }
+    vg_place_restore(c);
+    vg_nodelinks_settle(c);
+    start_handles(c);
+    vg_info("ready cloud=%s socket=%s tls=%s pools=%zu tasks=%zu", c->cloud, c->home.sock,
+            c->address, c->conf.n_pools, vg_map_len(&c->jobs));
+    return 0;
+}
+
+/* ------------------------------------------------------------------ stop */
+
+static void on_last_words(uv_timer_t *t) {
+    struct vg_control *c = t->data;
+    vg_map_for_each (s, &c->peers) {
+        struct vg_peer *p = s->value;
+        if (p->conn)
+            vg_conn_abort(p->conn, VG_UNAVAILABLE, "the control plane stops");
+    }
+}
+
+void vg_control_stop(struct vg_control *c, const char *why) {
+    if (c->stopping)
+        return;
+    if (why)
+        vg_info("stopping: %s", why);
+    vg_listen_stop(c);
+    if (c->store) {
+        vg_persist_flush(c);
+        vg_store_flush(c->store);
+    }
+    c->stopping = true;
+    uv_close((uv_handle_t *)&c->housekeeping, NULL);
+    uv_close((uv_handle_t *)&c->write_behind, NULL);
+    for (size_t i = 0; i < VG_COUNT(c->signals); i++)
+        uv_close((uv_handle_t *)&c->signals[i], NULL);
+    uv_unref((uv_handle_t *)&c->store_wake); /* the writer may still call it */
+    uv_timer_start(&c->last_words, on_last_words, STOP_MS, 0);
+    uv_unref((uv_handle_t *)&c->last_words);
+    vg_map_for_each (s, &c->peers) {
+        struct vg_peer *p = s->value;
+        if (p->conn)
+            vg_conn_close(p->conn);
+    }
+}
+
+static void free_jobs(struct vg_control *c) {
+    vg_map_for_each (s, &c->jobs) {
+        vg_job_free(s->value);
+    }
+    vg_map_done(&c->jobs);
+}
+
+void vg_control_done(struct vg_control *c) {
+    vg_store_close(c->store);
+    free_jobs(c);
+    uv_close((uv_handle_t *)&c->store_wake, NULL);
+    uv_close((uv_handle_t *)&c->last_words, NULL);
+    uv_run(c->loop, UV_RUN_DEFAULT);
+    vg_map_for_each (s, &c->nodes) {
+        vg_nodelink_free(s->value);
+    }
+    vg_map_for_each (s, &c->sessions) {
+        vg_session_free(s->value);
+    }
+    vg_map_for_each (s, &c->accounts) {
+        vg_account_free(s->value);
+    }
+    vg_map_done(&c->nodes);
+    vg_map_done(&c->sessions);
+    vg_map_done(&c->accounts);
+    vg_map_done(&c->peers);
+    vg_keys_done(c);
+    vg_sched_free(c->sched);
+    vg_tenants_done(&c->tenants);
+    vg_authority_close(&c->ca);
+    vg_conf_done(&c->conf);
+    vg_home_close(&c->home);
+}

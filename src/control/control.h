@@ -1,0 +1,72 @@
+#pragma once
+/* The control plane's root: everything it knows, in memory, on one loop. The store is written
+   behind it (persist.h). Loop thread only. */
+#include "base/list.h"
+#include "base/map.h"
+#include "conf/conf.h"
+#include "control/authority.h"
+#include "control/home.h"
+#include "model/tenant.h"
+#include "net/conn.h"
+#include "sched/sched.h"
+#include "store/store.h"
+
+#include <uv.h>
+
+#define VG_PEERS_MAX 20000            /* connections at once */
+#define VG_PEER_FOLLOWS_MAX 20000     /* unanswered requests of one connection */
+#define VG_PEER_QUEUE_MAX (16u << 20) /* unread bytes after which a watcher is dropped */
+#define VG_HOUSEKEEPING_USEC 1000000ULL
+
+struct vg_control {
+    uv_loop_t *loop; /* borrowed from main */
+    struct vg_home home;
+    struct vg_conf conf;
+    struct vg_authority ca;
+    struct vg_store *store;
+    struct vg_sched *sched;
+    struct vg_tenants tenants;
+    char cloud[VG_TENANT_NAME_MAX + 1]; /* the cloud's id */
+    char machine_id[64];                /* of this machine; "" when unknown */
+    char address[300];                  /* what clients are told of the TLS port */
+
+    struct vg_map peers; /* serial -> struct vg_peer, owned */
+    struct vg_map
+        jobs; /* task id -> struct vg_job, owned: tasks that are not both ended and stored */
+    struct vg_map nodes;    /* node id -> struct vg_nodelink, owned */
+    struct vg_map sessions; /* "user/name" -> struct vg_session, owned */
+    struct vg_map keys;     /* token id -> struct vg_apikey, owned */
+    struct vg_map accounts; /* uid + 1 -> struct vg_account, owned: who.c's cache */
+    struct vg_list dirty;   /* struct vg_job.dirty: to be written behind */
+    struct vg_list watches; /* struct vg_follow.on_job of watchers */
+
+    struct vg_listener *listeners[3]; /* home socket, system socket, TLS */
+    uv_async_t store_wake;
+    uv_timer_t housekeeping;
+    uv_timer_t write_behind;
+    uv_timer_t last_words;
+    uv_signal_t signals[2];
+    uint64_t next_serial;
+    uint64_t started_usec; /* boot clock */
+    uint64_t pruned_usec;
+    uint64_t wire_msgs;
+    uint32_t running; /* jobs starting or running */
+    bool settled; /* every node that may hold tasks of an earlier life has reported or is over */
+    uint64_t silent_node; /* one that was lost before it could report, or 0 */
+    bool placing;         /* vg_place_all is on the stack */
+    bool place_again;
+    bool stopping;
+    bool write_armed;
+};
+
+struct vg_control_opts {
+    const char *home, *listen, *config; /* NULL: default */
+};
+
+/* Everything up to the first turn of the loop. On failure nothing is left behind. */
+int vg_control_start(struct vg_control *c, uv_loop_t *loop, const struct vg_control_opts *opts,
+                     struct vg_err *err);
+/* Begins an orderly stop: no new connections, the store is flushed, the loop ends. */
+void vg_control_stop(struct vg_control *c, const char *why);
+/* After the loop has ended: gives everything back. */
+void vg_control_done(struct vg_control *c);

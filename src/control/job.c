@@ -1,0 +1,353 @@
+/* A task's life in memory: who follows it, how it ends, how it goes back to the queue.
+
+   What always holds:
+   1. A job is in memory from its acceptance until its end is stored.
+   2. Only a job whose end is stored is acknowledged to its agent: until then the keeper remembers.
+   3. Every follower gets exactly one last answer. */
+#include "control/job.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/util.h"
+#include "control/api.h"
+#include "control/nodes.h"
+#include "control/persist.h"
+#include "control/place.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#define B(name) VG__PB__ENVELOPE__BODY_##name
+
+struct vg_job *vg_job_get(struct vg_control *c, uint64_t id) {
+    return id ? vg_map_get_u64(&c->jobs, id) : NULL;
+}
+
+struct vg_job *vg_job_new(struct vg_control *c, struct vg_task *task) {
+    struct vg_job *j = vg_alloc(sizeof *j);
+    if (!j)
+        return NULL;
+    j->ctl = c;
+    j->task = task;
+    j->chan = VG_CHAN_INIT;
+    vg_list_init(&j->dirty);
+    vg_list_init(&j->follows);
+    if (vg_map_put_u64(&c->jobs, task->id, j) < 0) {
+        free(j);
+        return NULL;
+    }
+    return j;
+}
+
+void vg_job_free(struct vg_job *j) {
+    while (!vg_list_empty(&j->follows))
+        vg_follow_free(vg_list_entry(vg_list_first(&j->follows), struct vg_follow, on_job));
+    vg_map_del_u64(&j->ctl->jobs, j->task->id);
+    vg_list_remove(&j->dirty);
+    vg_timer_stop(&j->limit);
+    vg_timer_stop(&j->hold);
+    vg_chan_close(&j->chan);
+    vg_logfile_free(j->log);
+    vg_task_free(j->task);
+    free(j);
+}
+
+/* ------------------------------------------------------------------ followers */
+
+struct vg_follow *vg_follow_new(struct vg_peer *p, struct vg_job *j, enum vg_follow_kind kind,
+                                uint32_t req) {
+    struct vg_follow *f = p->n_follows < VG_PEER_FOLLOWS_MAX ? vg_alloc(sizeof *f) : NULL;
+    if (!f)
+        return NULL;
+    *f = (struct vg_follow){.peer = p, .job = j, .kind = kind, .req = req};
+    vg_list_push_back(j ? &j->follows : &p->ctl->watches, &f->on_job);
+    vg_list_push_back(&p->follows, &f->on_peer);
+    p->n_follows++;
+    return f;
+}
+
+void vg_follow_free(struct vg_follow *f) {
+    vg_list_remove(&f->on_job);
+    vg_list_remove(&f->on_peer);
+    f->peer->n_follows--;
+    if (f->free_data)
+        f->free_data(f->data);
+    free(f);
+}
+
+static void hold_over(void *user) {
+    struct vg_job *j = user;
+    j->hold = NULL;
+    vg_job_cancel(j, VG_GRACE_USEC, "its client did not come back");
+}
+
+void vg_follow_abandon(struct vg_follow *f) {
+    struct vg_job *j = f->job;
+    struct vg_peer *p = f->peer;
+    bool owner = f->owner;
+    vg_follow_free(f);
+    if (j && j->chan.peer == p) {
+        j->chan.peer = NULL;
+        if (j->chan.stream)
+            vg_chan_close(&j->chan);
+    }
+    if (!owner || j->ctl->stopping || j->task->state != VG_TASK_QUEUED ||
+        !j->task->spec->interactive || j->task->spec->detached || j->held)
+        return;
+    if (p->unix_socket)
+        vg_job_cancel(j, VG_GRACE_USEC, "its client left while it waited");
+    else if (!j->hold)
+        j->hold = vg_timer_start(j->ctl->loop,
+                                 j->task->spec->hold_usec ? j->task->spec->hold_usec : 60 * VG_USEC,
+                                 hold_over, j);
+}
+
+/* Where a client may reach the node without us; only for clients of other machines. */
+static void add_direct(struct vg_follow *f, Vg__Pb__RunEvent *e, char *out, size_t n) {
+    struct vg_job *j = f->job;
+    struct vg_nodelink *a = vg_nodelink_get(j->ctl, j->task->attempt.node);
+    if (f->peer->unix_socket || f->peer->nested_node || !f->owner || !j->has_ticket || !a)
+        return;
+    if (!vg_nodelink_direct(a, out, n))
+        return;
+    e->direct = out;
+    e->has_ticket = 1;
+    e->ticket = (ProtobufCBinaryData){.data = j->ticket, .len = sizeof j->ticket};
+    e->has_node_fingerprint = a->has_fingerprint;
+    e->node_fingerprint =
+        (ProtobufCBinaryData){.data = a->fingerprint, .len = sizeof a->fingerprint};
+}
+
+void vg_follow_event(struct vg_follow *f, Vg__Pb__RunEvent__Kind kind, const char *text) {
+    struct vg_job *j = f->job;
+    struct vg_task *t = j->task;
+    char direct[300];
+    VG_ENVELOPE(env);
+    Vg__Pb__RunEvent e = VG__PB__RUN_EVENT__INIT;
+    e.has_kind = e.has_task_id = 1;
+    e.kind = kind;
+    e.task_id = t->id;
+    e.text = (char *)text;
+    if (t->attempt.number) {
+        e.has_attempt = 1;
+        e.attempt = t->attempt.number;
+        e.node = (char *)vg_nodelink_name(j->ctl, t->last_node);
+    }
+    if (kind == VG__PB__RUN_EVENT__KIND__PLACED)
+        add_direct(f, &e, direct, sizeof direct);
+    if (kind == VG__PB__RUN_EVENT__KIND__ENDED) {
+        e.has_status = 1;
+        e.status = t->status;
+        e.has_reason = t->reason != VG_OK;
+        e.reason = (uint32_t)t->reason;
+    }
+    env.body_case = B(RUN_EVENT);
+    env.run_event = &e;
+    vg_peer_send(f->peer, f->req, kind != VG__PB__RUN_EVENT__KIND__ENDED, &env);
+}
+
+void vg_job_event(struct vg_job *j, Vg__Pb__RunEvent__Kind kind, const char *text) {
+    vg_list_for_each (it, &j->follows) {
+        struct vg_follow *f = vg_list_entry(it, struct vg_follow, on_job);
+        if (f->kind == VG_FOLLOW_RUN)
+            vg_follow_event(f, kind, text);
+    }
+}
+
+/* The last answer to everybody. */
+static void answer_followers(struct vg_job *j) {
+    vg_logs_more(j, true);
+    vg_list_for_each_safe (it, &j->follows) {
+        struct vg_follow *f = vg_list_entry(it, struct vg_follow, on_job);
+        if (f->kind == VG_FOLLOW_RUN) {
+            vg_follow_event(f, VG__PB__RUN_EVENT__KIND__ENDED, j->task->reason_text);
+        } else if (f->kind == VG_FOLLOW_WAIT) {
+            struct vg_task_info info;
+            VG_ENVELOPE(env);
+            vg_task_info(j->ctl, j->task, &info);
+            env.body_case = B(TASK);
+            env.task = &info.pb;
+            vg_peer_send(f->peer, f->req, false, &env);
+        } else {
+            continue;
+        }
+        vg_follow_free(f);
+    }
+}
+
+void vg_job_changed(struct vg_job *j) {
+    vg_persist_later(j);
+    if (!vg_list_empty(&j->ctl->watches))
+        vg_watch_tell(j->ctl, j->task);
+}
+
+/* ------------------------------------------------------------------ ends */
+
+static void end_stored(struct vg_job *j, uint64_t cookie, int result) {
+    (void)cookie;
+    if (result < 0) {
+        vg_error("cannot store the end of task %016llx: %s", (unsigned long long)j->task->id,
+                 strerror(-result));
+        j->ending = false; /* housekeeping tries again; the keeper keeps it until then */
+        vg_persist_later(j);
+        return;
+    }
+    if (j->ack_exit)
+        vg_nodelink_exit_ack(j->ctl, j->task->last_node, j->task->id, j->task->attempt.number);
+    vg_logs_detach(j);
+    vg_job_free(j);
+}
+
+void vg_job_store_end(struct vg_job *j) {
+    if (j->ending)
+        return;
+    j->ending = true;
+    enum vg_store_sync sync = j->task->durable ? VG_STORE_DURABLE : VG_STORE_COMMIT;
+    int r = vg_persist_now(j, sync, end_stored, 0);
+    if (r < 0)
+        j->ending = false;
+}
+
+void vg_job_end(struct vg_job *j, int32_t status, enum vg_reason reason, const char *why) {
+    if (vg_task_is_ended(j->task))
+        return;
+    vg_place_release(j);
+    vg_timer_stop(&j->limit);
+    vg_timer_stop(&j->hold);
+    vg_chan_close(&j->chan);
+    vg_auto_free char *text = vg_strdup(why);
+    vg_task_end(j->task, status, reason, vg_wall_usec(), text);
+    vg_debug("task=%016llx ended status=%d reason=%s", (unsigned long long)j->task->id, status,
+             vg_reason_name(reason));
+    if (!vg_list_empty(&j->ctl->watches))
+        vg_watch_tell(j->ctl, j->task);
+    answer_followers(j);
+    struct vg_control *c = j->ctl;
+    vg_job_store_end(j);
+    vg_place_all(c);
+}
+
+void vg_job_requeue(struct vg_job *j, const char *why) {
+    struct vg_err err = VG_ERR_INIT;
+    vg_auto_free char *text = vg_strdup(why);
+    vg_place_release(j);
+    vg_timer_stop(&j->limit);
+    vg_logfile_free(j->log);
+    j->log = NULL;
+    j->sent = j->ack_exit = j->timed_out = j->has_ticket = false;
+    if (vg_task_move(j->task, VG_TASK_QUEUED, vg_wall_usec(), text) < 0) {
+        vg_job_end(j, 125, VG_INTERNAL, "the task could not be queued again");
+        return;
+    }
+    vg_info("task=%016llx queued again: %s", (unsigned long long)j->task->id, text ? text : "");
+    vg_job_event(j, VG__PB__RUN_EVENT__KIND__REQUEUED, text);
+    vg_job_changed(j);
+    if (j->ctl->settled) {
+        if (vg_place_submit(j, &err) < 0)
+            vg_job_end(j, vg_reason_exit(err.reason), err.reason, err.msg);
+        else
+            vg_place_all(j->ctl);
+    } else {
+        j->held = true;
+    }
+}
+
+void vg_job_lost(struct vg_job *j, bool ran, const char *why) {
+    const Vg__Pb__TaskSpec *spec = j->task->spec;
+    char text[512];
+    j->lost++;
+    if (j->task->cancel) {
+        vg_job_end(j, 128 + SIGKILL, VG_OK, j->task->reason_text);
+    } else if (ran && spec->interactive && !spec->detached) {
+        snprintf(text, sizeof text, "%s while the task ran there: run it again when that is safe",
+                 why);
+        vg_job_end(j, vg_reason_exit(VG_LOST), VG_LOST, text);
+    } else if (j->lost > VG_LOST_MAX) {
+        snprintf(text, sizeof text, "gave up after %u lost attempts, the last because %s", j->lost,
+                 why);
+        vg_job_end(j, vg_reason_exit(VG_LOST), VG_LOST, text);
+    } else {
+        vg_job_requeue(j, why);
+    }
+}
+
+void vg_job_cancel(struct vg_job *j, uint64_t grace_usec, const char *why) {
+    struct vg_task *t = j->task;
+    if (vg_task_is_ended(t))
+        return;
+    t->cancel = true;
+    if (t->state == VG_TASK_QUEUED || t->state == VG_TASK_BLOCKED) {
+        vg_job_end(j, vg_reason_exit(VG_CONFLICT), VG_CONFLICT, why);
+        return;
+    }
+    vg_auto_free char *text = vg_strdup(why);
+    if (text) {
+        free(t->reason_text);
+        t->reason_text = vg_take_ptr(text);
+    }
+    vg_nodelink_kill(j->ctl, t->attempt.node, t->id, t->attempt.number, SIGTERM, grace_usec,
+                     t->reason_text);
+    vg_job_changed(j);
+}
+
+static void limit_over(void *user) {
+    struct vg_job *j = user;
+    char dur[32], text[80];
+    j->limit = NULL;
+    j->timed_out = true;
+    snprintf(text, sizeof text, "time limit of %s reached",
+             vg_format_duration(j->task->spec->time_limit_usec, dur, sizeof dur));
+    vg_nodelink_kill(j->ctl, j->task->attempt.node, j->task->id, j->task->attempt.number, SIGTERM,
+                     VG_GRACE_USEC, text);
+}
+
+void vg_job_arm_limit(struct vg_job *j) {
+    uint64_t limit = j->task->spec->time_limit_usec;
+    uint64_t now = vg_wall_usec(), begun = j->task->started_usec;
+    if (!limit || j->limit || j->timed_out || j->task->state != VG_TASK_RUNNING)
+        return;
+    uint64_t used = now > begun ? now - begun : 0;
+    j->limit = vg_timer_start(j->ctl->loop, used < limit ? limit - used : 0, limit_over, j);
+}
+
+/* ------------------------------------------------------------------ for people */
+
+void vg_task_info(struct vg_control *c, const struct vg_task *t, struct vg_task_info *ret) {
+    Vg__Pb__TaskInfo *pb = &ret->pb;
+    const Vg__Pb__TaskSpec *s = t->spec;
+    vg__pb__task_info__init(pb);
+    ret->want = vg_res_to_pb(t->grant);
+    snprintf(ret->node, sizeof ret->node, "%s", vg_nodelink_name(c, t->last_node));
+    pb->has_id = pb->has_attempt = pb->has_status = pb->has_created_usec = pb->has_started_usec =
+        pb->has_ended_usec = pb->has_parent = pb->has_out_bytes = pb->has_interactive =
+            pb->has_cpu_usec = pb->has_mem_peak_bytes = pb->has_time_limit_usec = 1;
+    pb->id = t->id;
+    pb->name = s->name;
+    pb->state = (char *)vg_task_state_name(t->state);
+    pb->user = t->user;
+    pb->team = t->team;
+    pb->pool = (char *)vg_task_pool(t);
+    pb->node = ret->node;
+    pb->attempt = t->attempt.number;
+    pb->n_argv = s->n_argv;
+    pb->argv = s->argv;
+    pb->has_cwd = s->has_cwd;
+    pb->cwd = s->cwd;
+    pb->status = t->status;
+    pb->has_status = vg_task_is_ended(t);
+    pb->reason = t->reason_text;
+    pb->created_usec = t->created_usec;
+    pb->started_usec = t->started_usec;
+    pb->ended_usec = t->ended_usec;
+    pb->want = &ret->want;
+    pb->n_label = s->n_label;
+    pb->label = s->label;
+    pb->session = s->session;
+    pb->parent = s->parent;
+    pb->out_bytes = t->out_bytes;
+    pb->interactive = s->interactive;
+    pb->cpu_usec = t->cpu_usec;
+    pb->mem_peak_bytes = t->mem_peak_bytes;
+    pb->time_limit_usec = s->time_limit_usec;
+}

@@ -1,0 +1,96 @@
+#pragma once
+/* A task while it is in memory: the model's task, who follows it, what was handed over for its
+   input and output, its log. It leaves memory when it has ended and that is stored. */
+#include "control/chan.h"
+#include "control/control.h"
+#include "control/log-file.h"
+#include "control/timer.h"
+#include "model/task.h"
+
+struct vg_peer;
+struct vg_session;
+
+#define VG_TICKET 32
+#define VG_GRACE_USEC (10 * 1000000ULL) /* between TERM and KILL */
+#define VG_LOST_MAX 5                   /* attempts that may get lost before we give up */
+
+struct vg_job {
+    struct vg_control *ctl;
+    struct vg_task *task; /* owned */
+    struct vg_list dirty; /* in vg_control.dirty */
+    struct vg_list follows;
+    struct vg_chan chan;        /* a client's input and output, until the task is placed */
+    struct vg_logfile *log;     /* owned; of the current attempt */
+    struct vg_session *session; /* borrowed; NULL: none */
+    struct vg_timer *limit;     /* --time */
+    struct vg_timer *hold;      /* a queued task whose remote client went away */
+    uint32_t lost;              /* attempts lost so far */
+    bool stored;                /* the whole row was handed to the store */
+    bool held;                  /* not given to the scheduler: waits until nodes have reported */
+    bool loaded;                /* from an earlier life */
+    bool ending;                /* ended; the store is writing that */
+    bool timed_out;             /* --time ended it */
+    bool ack_exit;              /* the agent waits for our word that the end is stored */
+    bool entered;               /* counted in its session */
+    bool has_ticket;
+    uint8_t ticket[VG_TICKET]; /* opens one direct stream to the current attempt */
+    bool sent;                 /* the current attempt's Start went out, or its node reported it */
+    bool seen;                 /* scratch: named by the report that is being read */
+};
+
+enum vg_follow_kind { VG_FOLLOW_RUN, VG_FOLLOW_WAIT, VG_FOLLOW_WATCH, VG_FOLLOW_LOG };
+
+/* A peer waits for news of a job (or, for watchers, of all). */
+struct vg_follow {
+    struct vg_list on_job;  /* vg_job.follows or vg_control.watches */
+    struct vg_list on_peer; /* vg_peer.follows */
+    struct vg_peer *peer;
+    struct vg_job *job; /* NULL for watchers */
+    enum vg_follow_kind kind;
+    uint32_t req;
+    bool owner; /* of the input and output: when it leaves a queued task, the task is cancelled */
+    void *data; /* owned by the kind; freed by free_data */
+    void (*free_data)(void *data);
+};
+
+struct vg_job *vg_job_get(struct vg_control *c, uint64_t id);
+/* Takes the task. NULL: no memory. */
+struct vg_job *vg_job_new(struct vg_control *c, struct vg_task *task);
+/* Forgets a job that is stored (or was never accepted). Followers must have been answered. */
+void vg_job_free(struct vg_job *j);
+
+/* NULL: no memory or too many unanswered requests. */
+struct vg_follow *vg_follow_new(struct vg_peer *p, struct vg_job *j, enum vg_follow_kind kind,
+                                uint32_t req);
+void vg_follow_free(struct vg_follow *f);
+/* Its peer is gone: frees it; a queued interactive task loses its client. */
+void vg_follow_abandon(struct vg_follow *f);
+
+/* Something changed: watchers hear of it and the row will be written. */
+void vg_job_changed(struct vg_job *j);
+/* A RunEvent to everybody who ran it or attached. */
+void vg_job_event(struct vg_job *j, Vg__Pb__RunEvent__Kind kind, const char *text);
+/* The same to one. */
+void vg_follow_event(struct vg_follow *f, Vg__Pb__RunEvent__Kind kind, const char *text);
+/* Final: by exit status; frees its place, answers followers, stores, and then lets the keeper go
+   (ack_exit) and the job out of memory. `why` NULL: nothing to say. */
+void vg_job_end(struct vg_job *j, int32_t status, enum vg_reason reason, const char *why);
+/* The current attempt is over without a result: queued again, or ended with LOST. `ran`: the
+   command may have begun. */
+void vg_job_lost(struct vg_job *j, bool ran, const char *why);
+/* Hands the end of an ended job to the store (again). */
+void vg_job_store_end(struct vg_job *j);
+/* Queued again after an attempt that is over. */
+void vg_job_requeue(struct vg_job *j, const char *why);
+/* Starts the clock of --time when the task runs. */
+void vg_job_arm_limit(struct vg_job *j);
+/* Asks for its end: at once when it waits, by signal when it runs. */
+void vg_job_cancel(struct vg_job *j, uint64_t grace_usec, const char *why);
+
+/* A task for people. `ret` borrows from `t`. */
+struct vg_task_info {
+    Vg__Pb__TaskInfo pb;
+    Vg__Pb__Resources want;
+    char node[VG_TENANT_NAME_MAX + 1];
+};
+void vg_task_info(struct vg_control *c, const struct vg_task *t, struct vg_task_info *ret);

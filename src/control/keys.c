@@ -1,0 +1,81 @@
+/* API tokens: checked against the hash in memory, used times written behind. */
+#include "control/keys.h"
+
+#include "base/cleanup.h"
+#include "base/mem.h"
+#include "base/util.h"
+
+#include <string.h>
+
+#define USED_STEP_USEC (60 * VG_USEC) /* how exactly the last use is kept */
+
+int vg_key_check(struct vg_control *c, const char *text, const char **ret_user,
+                 struct vg_err *err) {
+    struct vg_token t;
+    if (vg_token_parse(text, &t) < 0 || strcmp(t.prefix, "vgt") != 0)
+        return vg_err_set(err, VG_UNAUTHENTICATED,
+                          "this is not an API token: it begins with 'vgt_' and is shown once by "
+                          "'virga token create'");
+    struct vg_apikey *k = vg_map_get(&c->keys, t.id);
+    if (!k || vg_token_check(&t, k->hash) < 0)
+        return vg_err_set(err, VG_UNAUTHENTICATED,
+                          "the token is not valid on this cloud: it was revoked or belongs to "
+                          "another; make a new one with 'virga token create'");
+    uint64_t now = vg_wall_usec();
+    if (k->expires_usec && now >= k->expires_usec)
+        return vg_err_set(err, VG_UNAUTHENTICATED,
+                          "the token has expired: make a new one with 'virga token create'");
+    if (now > k->used_usec + USED_STEP_USEC) {
+        k->used_usec = now;
+        vg_store_touch_token(c->store, k->id, now);
+    }
+    *ret_user = k->user;
+    return 0;
+}
+
+static void key_free(struct vg_apikey *k) {
+    if (!k)
+        return;
+    free(k->user);
+    free(k->name);
+    free(k);
+}
+
+int vg_key_add(struct vg_control *c, const struct vg_token_row *row) {
+    struct vg_apikey *k = vg_alloc(sizeof *k);
+    if (!k || strlen(row->id) >= sizeof k->id || row->hash.len != sizeof k->hash) {
+        free(k);
+        return k ? -EINVAL : -ENOMEM;
+    }
+    memcpy(k->id, row->id, strlen(row->id) + 1);
+    memcpy(k->hash, row->hash.data, sizeof k->hash);
+    k->user = vg_strdup(row->user);
+    k->name = vg_strdup(row->name ? row->name : "");
+    k->created_usec = row->created_usec;
+    k->expires_usec = row->expires_usec;
+    k->used_usec = row->used_usec;
+    if (!k->user || !k->name || vg_map_put(&c->keys, k->id, k) < 0) {
+        key_free(k);
+        return -ENOMEM;
+    }
+    return 0;
+}
+
+void vg_key_remove(struct vg_control *c, const char *id) {
+    key_free(vg_map_del(&c->keys, id));
+}
+
+void vg_keys_remove_user(struct vg_control *c, const char *user) {
+    vg_map_for_each (s, &c->keys) {
+        struct vg_apikey *k = s->value;
+        if (strcmp(k->user, user) == 0)
+            key_free(vg_map_del(&c->keys, k->id));
+    }
+}
+
+void vg_keys_done(struct vg_control *c) {
+    vg_map_for_each (s, &c->keys) {
+        key_free(s->value);
+    }
+    vg_map_done(&c->keys);
+}

@@ -1,0 +1,18 @@
+#pragma once
+/* API tokens in memory: id, owner, hash of the secret. */
+#include "control/control.h"
+
+struct vg_apikey {
+    char id[17];
+    char *user, *name; /* owned */
+    uint8_t hash[32];
+    uint64_t created_usec, expires_usec, used_usec;
+};
+
+/* Whose token this is. UNAUTHENTICATED with a sentence: malformed, of another cloud, unknown,
+   expired. */
+int vg_key_check(struct vg_control *c, const char *text, const char **ret_user, struct vg_err *err);
+int vg_key_add(struct vg_control *c, const struct vg_token_row *row); /* into memory only */
+void vg_key_remove(struct vg_control *c, const char *id);
+void vg_keys_remove_user(struct vg_control *c, const char *user);
+void vg_keys_done(struct vg_control *c);

@@ -1,0 +1,7 @@
+#pragma once
+/* The sockets that the control plane listens on. */
+#include "control/control.h"
+
+/* Unix sockets and the TLS port; writes control/address. `listen` overrides the configuration. */
+int vg_listen_start(struct vg_control *c, const char *listen, struct vg_err *err);
+void vg_listen_stop(struct vg_control *c);

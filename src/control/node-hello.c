@@ -1,0 +1,276 @@
+/* An agent introduces itself: who it is, what it has, which tasks its keepers hold. Compares that
+   with what we believe, adopts what we did not know, fences what is stale. */
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/util.h"
+#include "control/api.h"
+#include "control/node-tasks.h"
+#include "control/nodes.h"
+#include "control/persist.h"
+#include "control/place.h"
+#include "control/users.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#define B(name) VG__PB__ENVELOPE__BODY_##name
+#define REPORTS_MAX 200000
+
+/* ------------------------------------------------------------------ who */
+
+/* The node's id that the connection proves: by certificate, or (unix socket, administrator) 0 for
+   "believe what it says". */
+static int proven_id(struct vg_peer *p, uint64_t *ret_id, struct vg_err *err) {
+    const char *cn = vg_conn_peer_cn(p->conn);
+    *ret_id = 0;
+    if (p->unix_socket && p->who.local && (p->who.uid == 0 || p->who.uid == geteuid()))
+        return 0;
+    if (!p->unix_socket && !p->nested_node && cn && strncmp(cn, "node:", 5) == 0 &&
+        vg_id_parse(cn + 5, ret_id) == 0) {
+        if (vg_nodelink_get(p->ctl, *ret_id))
+            return 0;
+        return vg_err_set(
+            err, VG_FORBIDDEN,
+            "this node was removed from the cloud: join again with a new token ('virga "
+            "node invite')");
+    }
+    return vg_err_set(
+        err, VG_FORBIDDEN,
+        "only root of this machine or a machine that has joined may be a node: run the "
+        "agent as root, or join with 'virga agent --join TOKEN@HOST:PORT'");
+}
+
+static struct vg_nodelink *node_for(struct vg_control *c, const Vg__Pb__AgentHello *m,
+                                    uint64_t proven, struct vg_err *err) {
+    uint64_t claimed = 0;
+    const char *name = m->name && vg_conf_name_valid(m->name) ? m->name : "node";
+    if (m->node_id && *m->node_id && vg_id_parse(m->node_id, &claimed) < 0) {
+        vg_err_set(err, VG_INVALID, "'%.32s' is not a node's id", m->node_id);
+        return NULL;
+    }
+    if (proven && claimed && proven != claimed) {
+        vg_err_set(err, VG_FORBIDDEN, "the node's certificate is for another id");
+        return NULL;
+    }
+    uint64_t id = proven ? proven : claimed ? claimed : vg_id_new();
+    struct vg_nodelink *a = vg_nodelink_get(c, id);
+    if (a)
+        return a;
+    a = vg_nodelink_new(c, id, name);
+    if (!a) {
+        vg_err_sys(err, ENOMEM, "cannot take the node in");
+        return NULL;
+    }
+    a->node->joined_usec = vg_wall_usec();
+    return a;
+}
+
+/* ------------------------------------------------------------------ what it has */
+
+static void replace(char **field, const char *text) {
+    char *copy = vg_strdup(text);
+    if (text && !copy)
+        return;
+    free(*field);
+    *field = copy;
+}
+
+static void take_facts(struct vg_nodelink *a, struct vg_peer *p, const Vg__Pb__AgentHello *m) {
+    struct vg_node *n = a->node;
+    n->total = vg_res_from_pb(m->total);
+    n->gpus = 0;
+    for (size_t i = 0; i < m->n_gpu; i++)
+        if (m->gpu[i]->index < VG_NODE_GPUS_MAX)
+            n->gpus |= 1ULL << m->gpu[i]->index;
+    n->total.gpus = (uint32_t)__builtin_popcountll(n->gpus);
+    if (m->name && vg_conf_name_valid(m->name))
+        replace(&n->name, m->name);
+    if (m->n_label && m->n_label <= VG_CONF_LIST_MAX)
+        vg_node_set_labels(n, m->label, m->n_label);
+    replace(&n->gpu_model, m->n_gpu ? m->gpu[0]->model : NULL);
+    replace(&n->version, m->version);
+    replace(&n->machine_id, m->machine_id);
+    replace(&n->address, vg_conn_peer_address(p->conn));
+    n->seen_usec = vg_wall_usec();
+    a->local = p->unix_socket && m->machine_id && strcmp(m->machine_id, a->ctl->machine_id) == 0;
+    a->direct_port = m->direct_port <= 65535 ? (uint16_t)m->direct_port : 0;
+    a->has_fingerprint = m->has_direct_fingerprint && m->direct_fingerprint.len == VG_FINGERPRINT;
+    if (a->has_fingerprint)
+        memcpy(a->fingerprint, m->direct_fingerprint.data, VG_FINGERPRINT);
+}
+
+/* Another connection of the same node: the newer one holds. */
+static void displace(struct vg_nodelink *a) {
+    struct vg_peer *old = a->peer;
+    if (!old)
+        return;
+    old->agent = NULL;
+    a->peer = NULL;
+    vg_conn_abort(old->conn, VG_CONFLICT, "the node has connected anew");
+}
+
+static void say_ok(struct vg_nodelink *a, uint32_t req) {
+    struct vg_control *c = a->ctl;
+    char id[VG_ID_LEN + 1];
+    VG_ENVELOPE(env);
+    Vg__Pb__AgentHelloOk ok = VG__PB__AGENT_HELLO_OK__INIT;
+    vg_id_format(a->node->id, id);
+    ok.has_lease_usec = ok.has_heartbeat_usec = ok.has_log_head_bytes = ok.has_log_tail_bytes = 1;
+    ok.lease_usec = c->conf.lease_usec;
+    ok.heartbeat_usec = c->conf.heartbeat_usec;
+    ok.log_head_bytes = c->conf.limits.log_head_bytes;
+    ok.log_tail_bytes = c->conf.limits.log_tail_bytes;
+    ok.node_id = id;
+    ok.name = a->node->name;
+    env.body_case = B(AGENT_HELLO_OK);
+    env.agent_hello_ok = &ok;
+    vg_peer_send(a->peer, req, false, &env);
+}
+
+/* ------------------------------------------------------------------ its tasks */
+
+static uint64_t gpu_set(const Vg__Pb__Start *s) {
+    uint64_t set = 0;
+    for (size_t i = 0; s && i < s->n_gpu; i++)
+        if (s->gpu[i] < VG_NODE_GPUS_MAX)
+            set |= 1ULL << s->gpu[i];
+    return set;
+}
+
+/* A task we have no memory of: its first write was lost with us, but the node has its Start. */
+static struct vg_job *relearn(struct vg_control *c, Vg__Pb__Start *s) {
+    if (!s || !s->spec || !s->who || !s->who->user || !s->task_id)
+        return NULL;
+    struct vg_task *t = vg_task_new(s->task_id, s->who->user, s->who->team ? s->who->team : "",
+                                    s->spec, false, s->created_usec);
+    if (!t)
+        return NULL;
+    s->spec = NULL; /* taken */
+    t->who = vg_take_ptr(s->who);
+    t->grant = vg_res_from_pb(s->grant);
+    t->retries_left = t->spec->retries;
+    struct vg_job *j = vg_job_new(c, t);
+    if (!j)
+        vg_task_free(t);
+    return j;
+}
+
+static int is_ended_row(void *arg, const struct vg_task_row *row) {
+    *(bool *)arg = row->ended;
+    return 0;
+}
+
+/* Neither in memory nor to be believed: it must not go on there. */
+static void fence(struct vg_nodelink *a, const Vg__Pb__TaskReport *r) {
+    if (r->state == VG__PB__TASK_REPORT__STATE__EXITED)
+        vg_nodelink_exit_ack(a->ctl, a->node->id, r->task_id, r->attempt);
+    else
+        vg_nodelink_kill(a->ctl, a->node->id, r->task_id, r->attempt, SIGKILL, 0,
+                         "this attempt was given up by the control plane");
+}
+
+static void take_report(struct vg_nodelink *a, Vg__Pb__TaskReport *r) {
+    struct vg_control *c = a->ctl;
+    struct vg_job *j = vg_job_get(c, r->task_id);
+    uint64_t node = a->node->id;
+    if (!j) {
+        bool ended = false;
+        if (vg_store_get_task(c->store, r->task_id, is_ended_row, &ended) != -ENOENT && ended) {
+            fence(a, r);
+            return;
+        }
+        j = relearn(c, r->start);
+    }
+    if (j && j->task->state == VG_TASK_QUEUED && r->attempt > j->task->attempt.number &&
+        r->attempt < 1000000)
+        vg_place_adopt(j, node, r->attempt, gpu_set(r->start));
+    if (!j || !vg_task_is_current(j->task, r->attempt, node)) {
+        fence(a, r);
+        return;
+    }
+    j->seen = j->sent = true;
+    vg_run_deliver(j);
+    if (r->state == VG__PB__TASK_REPORT__STATE__RUNNING)
+        vg_node_task_started(j, r->started_usec);
+    if (j->task->cancel && r->state != VG__PB__TASK_REPORT__STATE__EXITED)
+        vg_job_cancel(j, VG_GRACE_USEC, j->task->reason_text);
+    if (r->state == VG__PB__TASK_REPORT__STATE__EXITED && r->exited)
+        vg_node_task_exited(j, r->exited);
+    else
+        vg_job_changed(j);
+}
+
+/* What should be there but is not: the node itself says that it does not run. */
+static void lose_unreported(struct vg_nodelink *a) {
+    struct vg_control *c = a->ctl;
+    size_t n = 0;
+    vg_auto_free uint64_t *ids = vg_alloc((vg_map_len(&c->jobs) + 1) * sizeof *ids);
+    vg_map_for_each (s, &c->jobs) {
+        struct vg_job *j = s->value;
+        if (ids && j->task->attempt.node == a->node->id && j->sent && !j->seen)
+            ids[n++] = j->task->id;
+        j->seen = false;
+    }
+    for (size_t i = 0; i < n; i++) {
+        struct vg_job *j = vg_job_get(c, ids[i]);
+        char why[160];
+        snprintf(why, sizeof why, "node %s does not have it any more", a->node->name);
+        if (j && j->task->attempt.node == a->node->id)
+            vg_job_lost(j, j->task->state == VG_TASK_RUNNING, why);
+    }
+}
+
+static void become_ready(struct vg_nodelink *a) {
+    enum vg_node_state to = a->drain ? VG_NODE_DRAINING : VG_NODE_READY;
+    if (a->node->state != to && a->node->state != VG_NODE_QUARANTINED)
+        vg_node_move(a->node, to, vg_wall_usec());
+    a->reported = true;
+    vg_nodelink_update(a);
+    vg_persist_node(a, VG_STORE_COMMIT);
+}
+
+void vg_agent_on_hello(struct vg_call *call) {
+    struct vg_control *c = call->ctl;
+    struct vg_peer *p = call->peer;
+    Vg__Pb__AgentHello *m = call->env->agent_hello;
+    struct vg_err err = VG_ERR_INIT;
+    uint64_t proven = 0;
+    struct vg_nodelink *a = NULL;
+    if (proven_id(p, &proven, &err) >= 0 && m->n_task <= REPORTS_MAX)
+        a = node_for(c, m, proven, &err);
+    if (!a || p->kind == VG_PEER_AGENT) {
+        vg_peer_fail(p, call->req, &err);
+        vg_conn_close(p->conn);
+        return;
+    }
+    displace(a);
+    p->kind = VG_PEER_AGENT;
+    p->agent = a;
+    a->peer = p;
+    take_facts(a, p, m);
+    vg_node_renew(a->node, vg_now_usec(), c->conf.lease_usec);
+    say_ok(a, call->req);
+    vg_nodelink_update(a);
+    c->placing = true; /* nothing is placed before the whole report is read */
+    for (size_t i = 0; i < m->n_task; i++)
+        take_report(a, m->task[i]);
+    lose_unreported(a);
+    c->placing = false;
+    become_ready(a);
+    vg_info("node=%s id=%016llx connected tasks=%zu local=%d", a->node->name,
+            (unsigned long long)a->node->id, m->n_task, a->local);
+    vg_nodelinks_settle(c);
+    vg_place_all(c);
+}
+
+void vg_agent_on_heartbeat(struct vg_call *call) {
+    struct vg_nodelink *a = call->peer->agent;
+    VG_ENVELOPE(env);
+    vg_node_renew(a->node, vg_now_usec(), call->ctl->conf.lease_usec);
+    a->node->seen_usec = vg_wall_usec();
+    env.body_case = B(HEARTBEAT_OK);
+    env.heartbeat_ok = call->env->heartbeat;
+    vg_peer_send(call->peer, call->req, false, &env);
+}

@@ -1,0 +1,200 @@
+/* Started, output, exited: what an agent says about the tasks on its node. What always holds: only
+   the current attempt's word changes a task; everything else is acknowledged or killed. */
+#include "control/node-tasks.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/util.h"
+#include "control/api.h"
+#include "control/nodes.h"
+#include "control/place.h"
+#include "control/sessions.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define B(name) VG__PB__ENVELOPE__BODY_##name
+
+void vg_node_task_started(struct vg_job *j, uint64_t started_usec) {
+    uint64_t when = started_usec ? started_usec : vg_wall_usec();
+    if (j->task->state != VG_TASK_STARTING)
+        return;
+    /* The reason of a cancel that is under way stays. */
+    vg_auto_free char *why = vg_strdup(j->task->reason_text);
+    vg_task_move(j->task, VG_TASK_RUNNING, when, why);
+    vg_job_arm_limit(j);
+    vg_job_event(j, VG__PB__RUN_EVENT__KIND__STARTED, NULL);
+    vg_job_changed(j);
+}
+
+void vg_agent_on_started(struct vg_call *call) {
+    const Vg__Pb__TaskStarted *m = call->env->task_started;
+    struct vg_job *j = vg_job_get(call->ctl, m->task_id);
+    uint64_t node = call->peer->agent->node->id;
+    if (j && vg_task_is_current(j->task, m->attempt, node))
+        vg_node_task_started(j, m->started_usec);
+    else
+        vg_nodelink_kill(call->ctl, node, m->task_id, m->attempt, SIGKILL, 0,
+                         "this attempt was given up by the control plane");
+}
+
+/* ------------------------------------------------------------------ exit */
+
+/* The command was not reached and another try may help. Somebody who waits at a terminal is told
+   instead: the descriptors are gone with the attempt. */
+static bool try_again(const struct vg_job *j, const Vg__Pb__TaskExited *x) {
+    enum vg_reason reason = vg_reason_from_wire(x->reason);
+    const Vg__Pb__TaskSpec *spec = j->task->spec;
+    if (!x->never_ran || !x->reason || j->task->cancel)
+        return false;
+    if (reason == VG_CONFLICT || reason == VG_LOST)
+        return true;
+    return vg_reason_may_retry(reason) && (!spec->interactive || spec->detached);
+}
+
+static bool retry_wanted(struct vg_job *j, const Vg__Pb__TaskExited *x) {
+    if (x->status == 0 || x->reason || j->task->cancel || j->timed_out || !j->task->retries_left)
+        return false;
+    j->task->retries_left--;
+    return true;
+}
+
+static void take_usage(struct vg_task *t, const Vg__Pb__TaskExited *x) {
+    t->cpu_usec += x->cpu_usec;
+    if (x->mem_peak_bytes > t->mem_peak_bytes)
+        t->mem_peak_bytes = x->mem_peak_bytes;
+    t->out_bytes = x->out_end;
+}
+
+/* Why it ended, when that was not the command's own doing. */
+static const char *why_ended(struct vg_job *j, const Vg__Pb__TaskExited *x, char *out, size_t n) {
+    const char *note = j->log ? vg_logfile_note(j->log) : NULL;
+    char dur[32], text[256] = "";
+    if (j->timed_out)
+        snprintf(text, sizeof text, "time limit of %s reached",
+                 vg_format_duration(j->task->spec->time_limit_usec, dur, sizeof dur));
+    else if (j->task->cancel && j->task->reason_text)
+        snprintf(text, sizeof text, "%s", j->task->reason_text);
+    else if (x->text && *x->text)
+        snprintf(text, sizeof text, "%s", x->text);
+    else if (x->oom)
+        snprintf(text, sizeof text, "killed for want of memory (limit %s): ask for more with --mem",
+                 vg_format_size(j->task->grant.mem_bytes, dur, sizeof dur));
+    if (!note && !text[0])
+        return NULL;
+    snprintf(out, n, "%s%s%s", text, text[0] && note ? "; " : "", note ? note : "");
+    return out;
+}
+
+void vg_node_task_exited(struct vg_job *j, const Vg__Pb__TaskExited *x) {
+    char why[512], text[128];
+    struct vg_control *c = j->ctl;
+    uint64_t node = j->task->attempt.node, id = j->task->id;
+    uint32_t attempt = j->task->attempt.number;
+    if (j->task->state == VG_TASK_STARTING && !x->never_ran && x->started_usec)
+        vg_node_task_started(j, x->started_usec);
+    take_usage(j->task, x);
+    if (x->reason == VG_LOST || try_again(j, x)) {
+        vg_nodelink_exit_ack(c, node, id, attempt);
+        vg_job_lost(j, !x->never_ran && j->task->state == VG_TASK_RUNNING,
+                    x->text && *x->text ? x->text : "the attempt was lost");
+        return;
+    }
+    if (retry_wanted(j, x)) {
+        /* Acknowledged when the next attempt is stored would be later than needed: the next
+           attempt's number is committed before its start, and this end alone loses nothing. */
+        vg_nodelink_exit_ack(c, node, id, attempt);
+        snprintf(text, sizeof text, "attempt %u ended with status %d; %u more", attempt, x->status,
+                 j->task->retries_left);
+        vg_job_requeue(j, text);
+        return;
+    }
+    enum vg_reason reason = x->reason ? vg_reason_from_wire(x->reason) : VG_OK;
+    if (j->timed_out && x->status == 0)
+        reason = VG_TIMEOUT;
+    j->ack_exit = true;
+    vg_job_end(j, x->status, reason, why_ended(j, x, why, sizeof why));
+}
+
+void vg_agent_on_exited(struct vg_call *call) {
+    const Vg__Pb__TaskExited *m = call->env->task_exited;
+    struct vg_job *j = vg_job_get(call->ctl, m->task_id);
+    uint64_t node = call->peer->agent->node->id;
+    if (j && vg_task_is_current(j->task, m->attempt, node)) {
+        vg_node_task_exited(j, m);
+        return;
+    }
+    if (j && vg_task_is_ended(j->task) && j->task->attempt.number == m->attempt &&
+        j->task->last_node == node) {
+        j->ack_exit = true; /* said twice while the store still writes the first */
+        return;
+    }
+    vg_nodelink_exit_ack(call->ctl, node, m->task_id, m->attempt);
+}
+
+/* ------------------------------------------------------------------ output */
+
+static void ack_log(struct vg_call *call, const Vg__Pb__LogAppend *m, uint64_t offset) {
+    VG_ENVELOPE(env);
+    Vg__Pb__LogAck a = VG__PB__LOG_ACK__INIT;
+    a.has_task_id = a.has_attempt = a.has_offset = 1;
+    a.task_id = m->task_id;
+    a.attempt = m->attempt;
+    a.offset = offset;
+    env.body_case = B(LOG_ACK);
+    env.log_ack = &a;
+    vg_peer_send(call->peer, 0, false, &env);
+}
+
+void vg_agent_on_log(struct vg_call *call) {
+    const Vg__Pb__LogAppend *m = call->env->log_append;
+    struct vg_control *c = call->ctl;
+    struct vg_job *j = vg_job_get(c, m->task_id);
+    uint64_t ack = m->offset + m->records.len;
+    bool current = j && vg_task_is_current(j->task, m->attempt, call->peer->agent->node->id);
+    if (!current) { /* of no use to anybody: let its keeper go on */
+        ack_log(call, m, ack);
+        return;
+    }
+    int r = 0;
+    if (!j->log)
+        r = vg_logfile_new(c->home.logs, m->task_id, m->attempt, c->conf.limits.log_head_bytes,
+                           c->conf.limits.log_tail_bytes, &j->log);
+    if (r >= 0)
+        r = vg_logfile_append(j->log, m->offset, m->records.data, m->records.len, m->tail, &ack);
+    if (r < 0)
+        vg_warn("task=%016llx output cannot be stored: %d", (unsigned long long)m->task_id, r);
+    if (j->task->out_bytes < m->offset + m->records.len)
+        j->task->out_bytes = m->offset + m->records.len;
+    ack_log(call, m, ack);
+    vg_logs_more(j, false);
+}
+
+/* ------------------------------------------------------------------ sessions, clients inside */
+
+void vg_agent_on_session_ended(struct vg_call *call) {
+    const char *key = call->env->session_ended->key;
+    if (key)
+        vg_sessions_forget(call->ctl, key);
+}
+
+/* The bytes of a client inside a task come on a stream; it becomes a connection of its own. */
+void vg_agent_on_nested(struct vg_call *call) {
+    struct vg_control *c = call->ctl;
+    struct vg_stream *s = vg_stream_new(call->peer->conn, call->env->nested->stream, NULL, NULL);
+    int pair[2];
+    if (!s)
+        return;
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0) {
+        vg_stream_free(s, VG_INTERNAL);
+        return;
+    }
+    if (vg_peer_accept_nested(c, pair[0], call->peer->agent->node->id) < 0) {
+        close(pair[1]);
+        vg_stream_free(s, VG_UNAVAILABLE);
+        return;
+    }
+    vg_pump_fd(c->loop, pair[1], s, NULL, NULL);
+}

@@ -1,0 +1,304 @@
+/* Connections: accept, find out who it is, hand requests on.
+
+   What always holds:
+   1. No handler runs for a peer whose principal is unknown, unless the table says it needs none.
+   2. Agents' messages are taken from agents only, clients' from clients only.
+   3. Descriptors that a handler does not keep are closed by the connection. */
+#include "control/peer.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/util.h"
+#include "control/api.h"
+#include "control/nodes.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum need {
+    NEED_USER,  /* a client with a principal */
+    NEED_AGENT, /* an agent that has said hello */
+    NEED_NONE,  /* the handler looks for itself */
+};
+
+struct route {
+    enum need need;
+    unsigned act; /* enum vg_act that the user's role must allow; 0: any user */
+    void (*handle)(struct vg_call *call);
+};
+
+#define B(name) VG__PB__ENVELOPE__BODY_##name
+static const struct route routes[] = {
+    [B(RUN)] = {NEED_USER, VG_ACT_RUN, vg_api_run},
+    [B(ATTACH)] = {NEED_USER, 0, vg_api_attach},
+    [B(TASK_LIST)] = {NEED_USER, 0, vg_api_task_list},
+    [B(TASK_GET)] = {NEED_USER, 0, vg_api_task_get},
+    [B(TASK_WAIT)] = {NEED_USER, 0, vg_api_task_wait},
+    [B(TASK_WATCH)] = {NEED_USER, 0, vg_api_task_watch},
+    [B(TASK_SIGNAL)] = {NEED_USER, 0, vg_api_task_signal},
+    [B(TASK_LOGS)] = {NEED_USER, 0, vg_api_task_logs},
+    [B(FORWARD)] = {NEED_USER, VG_ACT_RUN, vg_api_forward},
+    [B(POOL_LIST)] = {NEED_USER, 0, vg_api_pool_list},
+    [B(NODE_LIST)] = {NEED_USER, 0, vg_api_node_list},
+    [B(NODE_SET)] = {NEED_USER, VG_ACT_MANAGE_NODES, vg_api_node_set},
+    [B(NODE_INVITE)] = {NEED_USER, VG_ACT_MANAGE_NODES, vg_api_node_invite},
+    [B(STATUS)] = {NEED_USER, 0, vg_api_status},
+    [B(SHUTDOWN)] = {NEED_USER, VG_ACT_MANAGE_NODES, vg_api_shutdown},
+    [B(USER_ADD)] = {NEED_USER, VG_ACT_MANAGE_TEAM, vg_api_user_add},
+    [B(USER_LIST)] = {NEED_USER, 0, vg_api_user_list},
+    [B(USER_REMOVE)] = {NEED_USER, VG_ACT_MANAGE_USERS, vg_api_user_remove},
+    [B(TEAM_ADD)] = {NEED_USER, VG_ACT_MANAGE_USERS, vg_api_team_add},
+    [B(TEAM_LIST)] = {NEED_USER, 0, vg_api_team_list},
+    [B(TOKEN_CREATE)] = {NEED_USER, 0, vg_api_token_create},
+    [B(TOKEN_LIST)] = {NEED_USER, 0, vg_api_token_list},
+    [B(TOKEN_REVOKE)] = {NEED_USER, 0, vg_api_token_revoke},
+    [B(SESSION_LIST)] = {NEED_USER, 0, vg_api_session_list},
+    [B(SESSION_END)] = {NEED_USER, VG_ACT_RUN, vg_api_session_end},
+    [B(AGENT_HELLO)] = {NEED_NONE, 0, vg_agent_on_hello},
+    [B(HEARTBEAT)] = {NEED_AGENT, 0, vg_agent_on_heartbeat},
+    [B(TASK_STARTED)] = {NEED_AGENT, 0, vg_agent_on_started},
+    [B(TASK_EXITED)] = {NEED_AGENT, 0, vg_agent_on_exited},
+    [B(LOG_APPEND)] = {NEED_AGENT, 0, vg_agent_on_log},
+    [B(SESSION_ENDED)] = {NEED_AGENT, 0, vg_agent_on_session_ended},
+    [B(NESTED)] = {NEED_AGENT, 0, vg_agent_on_nested},
+    [B(CERT_RENEW)] = {NEED_AGENT, 0, vg_api_cert_renew},
+    [B(JOIN)] = {NEED_NONE, 0, vg_api_join},
+};
+
+/* ------------------------------------------------------------------ answers */
+
+void vg_peer_send(struct vg_peer *p, uint32_t req, bool more, Vg__Pb__Envelope *env) {
+    if (!p->conn)
+        return;
+    env->has_req = 1;
+    env->req = req;
+    env->has_more = more;
+    env->more = more;
+    vg_conn_send(p->conn, env, NULL, 0);
+}
+
+void vg_peer_ok(struct vg_peer *p, uint32_t req, const char *text) {
+    VG_ENVELOPE(env);
+    Vg__Pb__Ok ok = VG__PB__OK__INIT;
+    ok.text = (char *)text;
+    env.body_case = B(OK);
+    env.ok = &ok;
+    vg_peer_send(p, req, false, &env);
+}
+
+static void send_error(struct vg_peer *p, uint32_t req, enum vg_reason reason, const char *text) {
+    VG_ENVELOPE(env);
+    Vg__Pb__Error e = VG__PB__ERROR__INIT;
+    e.has_reason = 1;
+    e.reason = (uint32_t)reason;
+    e.text = (char *)text;
+    env.body_case = B(ERROR);
+    env.error = &e;
+    vg_peer_send(p, req, false, &env);
+}
+
+void vg_peer_error(struct vg_peer *p, uint32_t req, enum vg_reason reason, const char *fmt, ...) {
+    char text[VG_ERR_MAX];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    send_error(p, req, reason, text);
+}
+
+void vg_peer_fail(struct vg_peer *p, uint32_t req, const struct vg_err *err) {
+    send_error(p, req, err->reason ? err->reason : VG_INTERNAL, err->msg);
+}
+
+struct vg_user *vg_peer_user(struct vg_peer *p, struct vg_err *err) {
+    struct vg_user *u = vg_tenants_user(&p->ctl->tenants, p->who.user);
+    if (!u)
+        vg_err_set(err, VG_UNAUTHENTICATED, "user '%s' was removed from this cloud", p->who.user);
+    return u;
+}
+
+/* ------------------------------------------------------------------ messages */
+
+static void on_hello(struct vg_peer *p, uint32_t req, const Vg__Pb__Hello *h) {
+    struct vg_err err = VG_ERR_INIT;
+    if (p->kind == VG_PEER_AGENT || p->who.user[0]) {
+        vg_peer_error(p, req, VG_PROTOCOL, "this connection has said hello already");
+        return;
+    }
+    if (h->has_protocol && h->protocol != 1) {
+        vg_peer_error(p, req, VG_UNSUPPORTED,
+                      "this cloud speaks protocol 1 (virgad %s), the client asked for %u: install "
+                      "the same version on both",
+                      VG_VERSION, h->protocol);
+        vg_conn_close(p->conn);
+        return;
+    }
+    /* Over TLS a greeting without a token may come from a node: it shows a certificate or joins. */
+    bool later = !p->unix_socket && !p->nested_node && (!h->token || !*h->token);
+    if (!later && vg_who_settle(p->ctl, p, h->token, &err) < 0) {
+        vg_peer_fail(p, req, &err);
+        vg_conn_close(p->conn);
+        return;
+    }
+    if (!later)
+        p->kind = VG_PEER_CLIENT;
+    VG_ENVELOPE(env);
+    Vg__Pb__HelloOk ok = VG__PB__HELLO_OK__INIT;
+    ok.has_protocol = 1;
+    ok.protocol = 1;
+    ok.program = (char *)"virgad " VG_VERSION;
+    ok.cloud = p->ctl->cloud;
+    ok.user = p->who.user;
+    env.body_case = B(HELLO_OK);
+    env.hello_ok = &ok;
+    vg_peer_send(p, req, false, &env);
+}
+
+/* Whether the peer may make this call; fills in the principal. */
+static bool admit(struct vg_peer *p, const struct route *r, struct vg_call *call) {
+    struct vg_err err = VG_ERR_INIT;
+    if (r->need == NEED_NONE)
+        return true;
+    if (r->need == NEED_AGENT) {
+        if (p->kind == VG_PEER_AGENT && p->agent)
+            return true;
+        vg_peer_error(p, call->req, VG_FORBIDDEN, "only a node's agent may send this");
+        return false;
+    }
+    if (p->kind == VG_PEER_NEW && vg_who_settle(p->ctl, p, NULL, &err) < 0) {
+        vg_peer_fail(p, call->req, &err);
+        vg_conn_close(p->conn);
+        return false;
+    }
+    if (p->kind == VG_PEER_NEW)
+        p->kind = VG_PEER_CLIENT;
+    call->user = p->kind == VG_PEER_CLIENT ? vg_peer_user(p, &err) : NULL;
+    if (!call->user) {
+        if (p->kind == VG_PEER_AGENT)
+            vg_err_set(&err, VG_FORBIDDEN, "a node's agent may not send this");
+        vg_peer_fail(p, call->req, &err);
+        return false;
+    }
+    if (r->act && !vg_user_may(call->user, r->act)) {
+        vg_peer_error(p, call->req, VG_FORBIDDEN,
+                      "user '%s' is a %s of this cloud and may not do this: ask an administrator",
+                      call->user->name, vg_role_name(call->user->role));
+        return false;
+    }
+    return true;
+}
+
+static void on_msg(struct vg_conn *conn, void *user, const Vg__Pb__Envelope *env, int *fds,
+                   size_t n_fds) {
+    struct vg_peer *p = user;
+    uint32_t req = env->has_req ? env->req : 0;
+    (void)conn;
+    p->ctl->wire_msgs++;
+    if (p->ctl->stopping)
+        return;
+    if (env->body_case == B(HELLO)) {
+        on_hello(p, req, env->hello);
+        return;
+    }
+    if (env->body_case == B(PING)) {
+        VG_ENVELOPE(pong);
+        pong.body_case = B(PONG);
+        pong.pong = env->ping;
+        vg_peer_send(p, req, false, &pong);
+        return;
+    }
+    if (env->body_case == B(ERROR)) {
+        vg_warn("peer says: %s", env->error->text ? env->error->text : "");
+        return;
+    }
+    if (env->body_case == B(OK) || env->body_case == B(PONG))
+        return;
+    size_t i = (size_t)env->body_case;
+    if (i >= VG_COUNT(routes) || !routes[i].handle) {
+        vg_peer_error(p, req, VG_UNSUPPORTED,
+                      "virgad %s does not know this request: install the same version on both",
+                      VG_VERSION);
+        return;
+    }
+    struct vg_call call = {
+        .peer = p, .ctl = p->ctl, .env = env, .req = req, .fds = fds, .n_fds = n_fds};
+    if (admit(p, &routes[i], &call))
+        routes[i].handle(&call);
+}
+
+/* ------------------------------------------------------------------ life */
+
+static void on_close(struct vg_conn *conn, void *user, const struct vg_err *why) {
+    struct vg_peer *p = user;
+    (void)conn;
+    vg_debug("peer=%llu closed: %s", (unsigned long long)p->serial, why->msg);
+    p->conn = NULL;
+    if (p->agent)
+        vg_nodelink_disconnected(p->agent);
+    while (!vg_list_empty(&p->follows)) {
+        struct vg_follow *f = vg_list_entry(vg_list_first(&p->follows), struct vg_follow, on_peer);
+        vg_follow_abandon(f);
+    }
+    vg_map_del_u64(&p->ctl->peers, p->serial);
+    vg_who_done(&p->who);
+    free(p);
+}
+
+static const struct vg_conn_ops conn_ops = {.on_msg = on_msg, .on_close = on_close};
+
+static int peer_new(struct vg_control *c, int fd, struct vg_tls *tls, struct vg_who *who,
+                    bool unix_socket, uint64_t nested) {
+    struct vg_err err = VG_ERR_INIT;
+    struct vg_peer *p =
+        c->stopping || vg_map_len(&c->peers) >= VG_PEERS_MAX ? NULL : vg_alloc(sizeof *p);
+    if (!p) {
+        close(fd);
+        vg_who_done(who);
+        return -EAGAIN;
+    }
+    *p = (struct vg_peer){.ctl = c,
+                          .serial = ++c->next_serial,
+                          .unix_socket = unix_socket,
+                          .nested_node = nested,
+                          .who = *who};
+    vg_list_init(&p->follows);
+    int r = vg_map_put_u64(&c->peers, p->serial, p);
+    if (r < 0)
+        close(fd);
+    else
+        r = vg_conn_new(c->loop, fd, tls, false, &conn_ops, p, &p->conn, &err);
+    if (r < 0) {
+        vg_warn("cannot take a connection: %s", err.msg[0] ? err.msg : strerror(-r));
+        vg_map_del_u64(&c->peers, p->serial);
+        vg_who_done(&p->who);
+        free(p);
+    }
+    return r;
+}
+
+void vg_peer_accept_unix(int fd, void *ctl) {
+    struct vg_who who = {0};
+    int r = vg_who_from_socket(fd, &who);
+    if (r < 0) {
+        vg_warn("cannot read a peer's credentials: %s", strerror(-r));
+        close(fd);
+        return;
+    }
+    peer_new(ctl, fd, NULL, &who, true, 0);
+}
+
+void vg_peer_accept_tls(int fd, void *ctl) {
+    struct vg_control *c = ctl;
+    struct vg_who who = {0};
+    peer_new(c, fd, c->ca.tls, &who, false, 0);
+}
+
+int vg_peer_accept_nested(struct vg_control *c, int fd, uint64_t node) {
+    struct vg_who who = {0};
+    return peer_new(c, fd, NULL, &who, false, node);
+}
+
+struct vg_peer *vg_peer_find(struct vg_control *c, uint64_t serial) {
+    return vg_map_get_u64(&c->peers, serial);
+}

@@ -1,0 +1,58 @@
+#pragma once
+/* One connection, whoever is at its other end: a client (local, remote or inside a task) or a
+   node's agent. Requests are handed to the file that answers them by the table in peer.c. */
+#include "control/control.h"
+#include "control/who.h"
+
+struct vg_nodelink;
+
+enum vg_peer_kind {
+    VG_PEER_NEW,    /* nothing said yet */
+    VG_PEER_CLIENT, /* knows who it is */
+    VG_PEER_AGENT,
+};
+
+struct vg_peer {
+    struct vg_control *ctl;
+    struct vg_conn *conn; /* NULL once closed */
+    uint64_t serial;      /* names it in callbacks that outlive it */
+    enum vg_peer_kind kind;
+    bool unix_socket; /* descriptors can pass, the kernel vouches for `who` */
+    uint64_t
+        nested_node; /* not 0: a client inside a task of this node; must hold its task's token */
+    struct vg_who who;
+    struct vg_list follows; /* struct vg_follow.on_peer */
+    uint32_t n_follows;
+    struct vg_nodelink *agent; /* when it is one */
+};
+
+/* What a handler gets. Descriptors it keeps are set to -1. */
+struct vg_call {
+    struct vg_peer *peer;
+    struct vg_control *ctl;
+    struct vg_user *user; /* the principal; NULL only for handlers that need none */
+    const Vg__Pb__Envelope *env;
+    uint32_t req;
+    int *fds;
+    size_t n_fds;
+};
+
+void vg_peer_accept_unix(int fd, void *ctl);
+void vg_peer_accept_tls(int fd, void *ctl);
+/* A client inside a task of that node: `fd` carries its frames. Takes fd. */
+int vg_peer_accept_nested(struct vg_control *c, int fd, uint64_t node);
+struct vg_peer *vg_peer_find(struct vg_control *c, uint64_t serial); /* NULL: gone */
+
+/* Answers. `env`'s req and more are set here. */
+void vg_peer_send(struct vg_peer *p, uint32_t req, bool more, Vg__Pb__Envelope *env);
+void vg_peer_ok(struct vg_peer *p, uint32_t req, const char *text);
+void vg_peer_error(struct vg_peer *p, uint32_t req, enum vg_reason reason, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+void vg_peer_fail(struct vg_peer *p, uint32_t req, const struct vg_err *err);
+
+/* The principal by name, so that a removed user's connections lose their rights at once. NULL and
+   a sentence when there is none any more. */
+struct vg_user *vg_peer_user(struct vg_peer *p, struct vg_err *err);
+
+/* Room for the answer that a body case needs. */
+#define VG_ENVELOPE(name) Vg__Pb__Envelope name = VG__PB__ENVELOPE__INIT

@@ -1,0 +1,254 @@
+/* Writing behind: jobs that changed are gathered and handed to the store together, so that a short
+   task costs one row. Reading: what the store knew at start. */
+#include "control/persist.h"
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/util.h"
+#include "control/keys.h"
+#include "control/nodes.h"
+#include "model/session.h"
+#include "model/task-row.h"
+
+#include <string.h>
+
+#define BEHIND_MS 10
+
+struct pending {
+    struct vg_control *ctl;
+    uint64_t task;
+    void (*cb)(struct vg_job *j, uint64_t cookie, int result);
+    uint64_t cookie;
+};
+
+static void written(void *arg, int result) {
+    vg_auto_free struct pending *p = arg;
+    struct vg_job *j = vg_job_get(p->ctl, p->task);
+    if (j && p->cb)
+        p->cb(j, p->cookie, result);
+}
+
+static int write_job(struct vg_job *j, enum vg_store_sync sync, vg_store_cb *cb, void *arg) {
+    struct vg_task_pack pack = {0};
+    struct vg_task_row row;
+    int r = vg_task_to_row(j->task, !j->stored, &pack, &row);
+    if (r >= 0)
+        r = vg_store_put_task(j->ctl->store, &row, sync, cb, arg);
+    vg_task_pack_done(&pack);
+    if (r < 0)
+        return r;
+    j->stored = true;
+    vg_list_remove(&j->dirty);
+    return 0;
+}
+
+int vg_persist_now(struct vg_job *j, enum vg_store_sync sync,
+                   void (*cb)(struct vg_job *j, uint64_t cookie, int result), uint64_t cookie) {
+    struct pending *p = vg_alloc(sizeof *p);
+    if (!p)
+        return -ENOMEM;
+    *p = (struct pending){.ctl = j->ctl, .task = j->task->id, .cb = cb, .cookie = cookie};
+    int r = write_job(j, sync, written, p);
+    if (r < 0) {
+        free(p);
+        vg_persist_later(j);
+    }
+    return r;
+}
+
+void vg_persist_flush(struct vg_control *c) {
+    vg_list_for_each_safe (it, &c->dirty) {
+        struct vg_job *j = vg_list_entry(it, struct vg_job, dirty);
+        if (vg_task_is_ended(j->task) && !j->ending)
+            vg_job_store_end(j);
+        else if (write_job(j, VG_STORE_LAZY, NULL, NULL) < 0)
+            break; /* the store is behind: the next round tries again */
+    }
+}
+
+static void on_behind(uv_timer_t *t) {
+    struct vg_control *c = t->data;
+    c->write_armed = false;
+    vg_persist_flush(c);
+}
+
+void vg_persist_later(struct vg_job *j) {
+    struct vg_control *c = j->ctl;
+    if (vg_list_empty(&j->dirty))
+        vg_list_push_back(&c->dirty, &j->dirty);
+    if (!c->write_armed && !c->stopping) {
+        c->write_armed = true;
+        uv_timer_start(&c->write_behind, on_behind, BEHIND_MS, 0);
+    }
+}
+
+/* "k=v" lines. NULL: no memory. */
+static char *join_lines(const struct vg_strings *labels) {
+    struct vg_buf b = {0};
+    for (size_t i = 0; i < labels->n; i++)
+        if (vg_buf_printf(&b, "%s\n", labels->item[i]) < 0)
+            break;
+    char *out = vg_strndup(b.base ? (char *)vg_buf_data(&b) : "", vg_buf_len(&b));
+    vg_buf_done(&b);
+    return out;
+}
+
+void vg_persist_node(struct vg_nodelink *a, enum vg_store_sync sync) {
+    const struct vg_node *n = a->node;
+    Vg__Pb__Resources total = vg_res_to_pb(n->total);
+    uint8_t packed[128];
+    vg_auto_free char *labels = join_lines(&n->labels);
+    struct vg_node_row row = {.id = n->id,
+                              .name = n->name,
+                              .state = a->drain && n->state == VG_NODE_READY
+                                           ? vg_node_state_name(VG_NODE_DRAINING)
+                                           : vg_node_state_name(n->state),
+                              .labels = labels,
+                              .gpu_model = n->gpu_model,
+                              .version = n->version,
+                              .address = n->address,
+                              .machine_id = n->machine_id,
+                              .joined_usec = n->joined_usec,
+                              .seen_usec = n->seen_usec,
+                              .cert_expires_usec = n->cert_expires_usec};
+    row.total = (struct vg_bytes){packed, vg__pb__resources__pack(&total, packed)};
+    int r = vg_store_put_node(a->ctl->store, &row, sync, NULL, NULL);
+    if (r < 0)
+        vg_warn("cannot store node %s: %s", n->name, strerror(-r));
+}
+
+/* ------------------------------------------------------------------ at start */
+
+static int load_task(void *arg, const struct vg_task_row *row) {
+    struct vg_control *c = arg;
+    struct vg_task *t = NULL;
+    int r = vg_task_from_row(row, &t);
+    if (r == -EBADMSG) {
+        vg_error("task %016llx in the store cannot be read and is left out",
+                 (unsigned long long)row->id);
+        return 0;
+    }
+    struct vg_job *j = r < 0 ? NULL : vg_job_new(c, t);
+    if (!j) {
+        vg_task_free(t);
+        return -ENOMEM;
+    }
+    j->stored = j->loaded = true;
+    j->held = t->state == VG_TASK_QUEUED;
+    return 0;
+}
+
+int vg_persist_set_labels(struct vg_nodelink *a, const char *lines) {
+    char *items[VG_CONF_LIST_MAX];
+    size_t count = 0;
+    vg_auto_free char *copy = vg_strdup(lines ? lines : "");
+    char *save = NULL;
+    for (char *l = copy ? strtok_r(copy, "\n", &save) : NULL; l && count < VG_COUNT(items);
+         l = strtok_r(NULL, "\n", &save))
+        items[count++] = l;
+    return vg_node_set_labels(a->node, items, count);
+}
+
+static int load_node(void *arg, const struct vg_node_row *row) {
+    struct vg_control *c = arg;
+    struct vg_nodelink *a = vg_nodelink_new(c, row->id, row->name);
+    if (!a)
+        return -ENOMEM;
+    struct vg_node *n = a->node;
+    enum vg_node_state state = VG_NODE_LOST;
+    vg_node_state_parse(row->state, &state);
+    a->drain = state == VG_NODE_DRAINING;
+    a->alive_before = state == VG_NODE_READY || state == VG_NODE_DRAINING;
+    if (state != VG_NODE_JOINING)
+        vg_node_move(n, state, vg_wall_usec());
+    Vg__Pb__Resources *total = vg__pb__resources__unpack(NULL, row->total.len, row->total.data);
+    n->total = vg_res_from_pb(total);
+    if (total)
+        vg__pb__resources__free_unpacked(total, NULL);
+    n->gpus = n->total.gpus >= 64 ? UINT64_MAX : (1ULL << n->total.gpus) - 1;
+    n->gpu_model = vg_strdup(row->gpu_model);
+    n->version = vg_strdup(row->version);
+    n->address = vg_strdup(row->address);
+    n->machine_id = vg_strdup(row->machine_id);
+    n->joined_usec = row->joined_usec;
+    n->seen_usec = row->seen_usec;
+    n->cert_expires_usec = row->cert_expires_usec;
+    /* Until it reports, its lease is what an earlier life may have granted just before we came. */
+    vg_node_renew(n, vg_now_usec(), c->conf.lease_usec);
+    vg_persist_set_labels(a, row->labels);
+    vg_nodelink_update(a);
+    return 0;
+}
+
+static int load_team(void *arg, const struct vg_team_row *row) {
+    struct vg_control *c = arg;
+    struct vg_err err = VG_ERR_INIT;
+    return vg_tenants_add_team(&c->tenants, row->org, row->name, row->created_usec, NULL, &err);
+}
+
+static int load_user(void *arg, const struct vg_user_row *row) {
+    struct vg_control *c = arg;
+    struct vg_err err = VG_ERR_INIT;
+    enum vg_role role = VG_ROLE_MEMBER;
+    vg_role_parse(row->role, &role);
+    int r = vg_tenants_add_user(&c->tenants, row->name, row->team, role, row->uid, row->gid,
+                                row->slot, row->created_usec, NULL, &err);
+    if (r < 0 && r != -ENOMEM) {
+        vg_error("user '%s' in the store is left out: %s", row->name, err.msg);
+        r = 0;
+    }
+    return r;
+}
+
+static int load_token(void *arg, const struct vg_token_row *row) {
+    int r = vg_key_add(arg, row);
+    return r == -EINVAL ? 0 : r;
+}
+
+static int load_session(void *arg, const struct vg_session_row *row) {
+    struct vg_control *c = arg;
+    struct vg_session *s =
+        vg_session_new(row->user, row->name, row->pool, row->keep_usec, row->created_usec);
+    if (!s || vg_map_put(&c->sessions, s->key, s) < 0) {
+        vg_session_free(s);
+        return -ENOMEM;
+    }
+    if (row->node) {
+        vg_session_enter(s, row->node, row->created_usec);
+        vg_session_leave(s, vg_wall_usec());
+    }
+    return 0;
+}
+
+/* Sessions of loaded tasks: placed ones count again. */
+static void rejoin_sessions(struct vg_control *c) {
+    vg_map_for_each (s, &c->jobs) {
+        struct vg_job *j = s->value;
+        const struct vg_task *t = j->task;
+        if (!t->spec->session || !*t->spec->session)
+            continue;
+        vg_auto_free char *key = vg_fmt("%s/%s", t->user, t->spec->session);
+        j->session = key ? vg_map_get(&c->sessions, key) : NULL;
+        if (j->session && t->attempt.node)
+            j->entered = vg_session_enter(j->session, t->attempt.node, vg_wall_usec()) == 0;
+    }
+}
+
+int vg_persist_load(struct vg_control *c, struct vg_err *err) {
+    int r = vg_store_load_teams(c->store, load_team, c);
+    if (r >= 0)
+        r = vg_store_load_users(c->store, load_user, c);
+    if (r >= 0)
+        r = vg_store_load_tokens(c->store, load_token, c);
+    if (r >= 0)
+        r = vg_store_load_nodes(c->store, load_node, c);
+    if (r >= 0)
+        r = vg_store_load_sessions(c->store, load_session, c);
+    if (r >= 0)
+        r = vg_store_load_tasks(c->store, load_task, c);
+    if (r < 0)
+        return vg_err_sys(err, r, "cannot load the cloud's state from %s", c->home.db);
+    rejoin_sessions(c);
+    return 0;
+}

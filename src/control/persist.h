@@ -1,0 +1,20 @@
+#pragma once
+/* The only place that writes tasks, nodes and sessions to the store. State changes are written
+   behind (within 10 ms, several changes of a task as one); accepted durable tasks and ends are
+   waited for. */
+#include "control/job.h"
+
+struct vg_nodelink;
+
+/* The row will be written soon. */
+void vg_persist_later(struct vg_job *j);
+/* Written at once; then cb(job, result). `sync` as the store has it. While it is under way the job
+   must not be freed. -errno: not queued, cb will not run. */
+int vg_persist_now(struct vg_job *j, enum vg_store_sync sync,
+                   void (*cb)(struct vg_job *j, uint64_t cookie, int result), uint64_t cookie);
+void vg_persist_flush(struct vg_control *c); /* hands everything that is dirty to the store */
+void vg_persist_node(struct vg_nodelink *a, enum vg_store_sync sync);
+/* Labels as the store keeps them: "k=v" lines. */
+int vg_persist_set_labels(struct vg_nodelink *a, const char *lines);
+/* Everything that the store knows into memory. */
+int vg_persist_load(struct vg_control *c, struct vg_err *err);

@@ -1,0 +1,233 @@
+/* Carrying out what the scheduler decides.
+
+   What always holds: a first attempt is started at once; a later one only after the store has its
+   number (COMMIT), so that no two lives of the control plane use the same number twice. */
+#include "control/place.h"
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/util.h"
+#include "control/nodes.h"
+#include "control/peer.h"
+#include "control/persist.h"
+#include "control/sessions.h"
+#include "model/pool.h"
+
+#include <string.h>
+
+static struct vg_sched_req request_of(const struct vg_job *j) {
+    const struct vg_task *t = j->task;
+    return (struct vg_sched_req){.task = t->id,
+                                 .pool = vg_task_pool(t),
+                                 .res = t->grant,
+                                 .priority = t->spec->priority,
+                                 .order = t->created_usec,
+                                 .node = j->session ? j->session->node : 0};
+}
+
+int vg_place_submit(struct vg_job *j, struct vg_err *err) {
+    struct vg_sched_req r = request_of(j);
+    j->held = false;
+    return vg_sched_submit(j->ctl->sched, &r, err);
+}
+
+void vg_place_release(struct vg_job *j) {
+    vg_sched_release(j->ctl->sched, j->task->id);
+    if (j->task->attempt.node && j->ctl->running)
+        j->ctl->running--;
+    vg_sessions_leave(j);
+}
+
+void vg_place_tell(struct vg_job *j) {
+    char text[512];
+    if (j->held) {
+        vg_job_event(
+            j, VG__PB__RUN_EVENT__KIND__QUEUED,
+            "queued: the control plane has just started and waits for its nodes to report");
+        return;
+    }
+    if (vg_sched_explain(j->ctl->sched, j->task->id, text, sizeof text) >= 0)
+        vg_job_event(j, VG__PB__RUN_EVENT__KIND__QUEUED, text);
+}
+
+/* ------------------------------------------------------------------ starting */
+
+static size_t gpu_list(uint64_t set, uint32_t out[static VG_NODE_GPUS_MAX]) {
+    size_t n = 0;
+    for (uint32_t i = 0; i < VG_NODE_GPUS_MAX; i++)
+        if (set & 1ULL << i)
+            out[n++] = i;
+    return n;
+}
+
+static size_t shared_paths(const struct vg_pool_conf *p, ProtobufCBinaryData *out, size_t max) {
+    size_t n = 0;
+    for (; p && n < p->shared.n && n < max; n++)
+        out[n] = (ProtobufCBinaryData){.data = (uint8_t *)p->shared.item[n],
+                                       .len = strlen(p->shared.item[n])};
+    return n;
+}
+
+/* The client that waits for it lives on another machine: give it a way around us. */
+static void make_ticket(struct vg_job *j, struct vg_nodelink *a, Vg__Pb__Start *m) {
+    if (!a->direct_port || !j->chan.remote)
+        return;
+    vg_random(j->ticket, sizeof j->ticket);
+    j->has_ticket = true;
+    m->has_ticket = 1;
+    m->ticket = (ProtobufCBinaryData){.data = j->ticket, .len = sizeof j->ticket};
+}
+
+static void send_start(struct vg_job *j, struct vg_nodelink *a) {
+    struct vg_control *c = j->ctl;
+    struct vg_task *t = j->task;
+    const struct vg_pool_conf *pool = vg_conf_pool(&c->conf, vg_task_pool(t));
+    uint32_t gpus[VG_NODE_GPUS_MAX];
+    ProtobufCBinaryData paths[VG_CONF_LIST_MAX];
+    char token[VG_TASK_TOKEN_MAX];
+    struct vg_chan_out io;
+    VG_ENVELOPE(env);
+    Vg__Pb__Start m = VG__PB__START__INIT;
+    Vg__Pb__Resources grant = vg_res_to_pb(t->grant);
+
+    make_ticket(j, a, &m);
+    vg_chan_join(&j->chan, a, c->loop, &io); /* a channel that is gone: the client comes again */
+    vg_task_token_make(c->ca.task_key, t->id, token);
+    m.has_task_id = m.has_attempt = m.has_stream = m.has_fd_mask = m.has_created_usec = 1;
+    m.task_id = t->id;
+    m.attempt = t->attempt.number;
+    m.spec = t->spec;
+    m.who = t->who;
+    m.grant = &grant;
+    m.network = (char *)vg_network_name(pool ? pool->network : VG_NETWORK_NAT);
+    m.n_gpu = gpu_list(t->gpus, gpus);
+    m.gpu = gpus;
+    m.stream = io.stream;
+    m.fd_mask = io.fd_mask;
+    m.session_key = j->session ? j->session->key : NULL;
+    m.task_token = token;
+    m.created_usec = t->created_usec;
+    m.n_shared_path = shared_paths(pool, paths, VG_COUNT(paths));
+    m.shared_path = paths;
+    env.body_case = VG__PB__ENVELOPE__BODY_START;
+    env.start = &m;
+    j->sent = true;
+    vg_conn_send(a->peer->conn, &env, io.fds, io.n_fds);
+    vg_job_event(j, VG__PB__RUN_EVENT__KIND__PLACED, NULL);
+}
+
+static void attempt_stored(struct vg_job *j, uint64_t attempt, int result) {
+    struct vg_nodelink *a = vg_nodelink_get(j->ctl, j->task->attempt.node);
+    if (j->task->state != VG_TASK_STARTING || j->task->attempt.number != attempt || j->sent)
+        return;
+    if (result < 0 || !a || !a->peer || !a->peer->conn)
+        vg_job_lost(j, false, result < 0 ? "the attempt could not be stored" : "its node left");
+    else
+        send_start(j, a);
+}
+
+static void carry_out(struct vg_control *c, const struct vg_sched_place *p) {
+    struct vg_job *j = vg_job_get(c, p->task);
+    struct vg_nodelink *a = vg_nodelink_get(c, p->node);
+    if (!j || !a || !a->peer || !a->peer->conn || vg_task_place(j->task, p->node, p->gpus) < 0) {
+        vg_error("a decision about task=%016llx cannot be carried out",
+                 (unsigned long long)p->task);
+        vg_sched_release(c->sched, p->task);
+        return;
+    }
+    c->running++;
+    vg_timer_stop(&j->hold);
+    vg_sessions_enter(j, p->node);
+    if (j->task->attempt.number > 1) {
+        if (vg_persist_now(j, VG_STORE_COMMIT, attempt_stored, j->task->attempt.number) < 0)
+            vg_job_lost(j, false, "the attempt could not be stored");
+    } else {
+        send_start(j, a);
+    }
+    vg_job_changed(j);
+}
+
+void vg_place_all(struct vg_control *c) {
+    struct vg_sched_place p;
+    if (c->placing || c->stopping) {
+        c->place_again = true;
+        return;
+    }
+    c->placing = true;
+    do {
+        c->place_again = false;
+        while (vg_sched_next(c->sched, &p) > 0)
+            carry_out(c, &p);
+    } while (c->place_again);
+    c->placing = false;
+}
+
+/* ------------------------------------------------------------------ adopting */
+
+int vg_place_adopt(struct vg_job *j, uint64_t node, uint32_t attempt, uint64_t gpus) {
+    struct vg_task *t = j->task;
+    struct vg_sched_req r = request_of(j);
+    bool cancel = t->cancel;
+    if (attempt <= t->attempt.number || t->state != VG_TASK_QUEUED)
+        return -EINVAL;
+    t->cancel = false; /* it runs, whether its end was asked for or not */
+    while (t->attempt.number + 1 < attempt) {
+        vg_task_place(t, node, 0);
+        vg_task_move(t, VG_TASK_QUEUED, 0, NULL);
+    }
+    vg_task_place(t, node, gpus);
+    t->cancel = cancel;
+    j->held = false;
+    j->sent = true;
+    j->ctl->running++;
+    vg_sched_release(j->ctl->sched, t->id);
+    int e = vg_sched_adopt(j->ctl->sched, &r, node, gpus);
+    if (e < 0)
+        vg_warn("task=%016llx runs on a node but is not counted there: %s",
+                (unsigned long long)t->id, strerror(-e));
+    vg_sessions_enter(j, node);
+    return 0;
+}
+
+void vg_place_restore(struct vg_control *c) {
+    vg_map_for_each (s, &c->jobs) {
+        struct vg_job *j = s->value;
+        if (!j->task->attempt.node)
+            continue;
+        struct vg_sched_req r = request_of(j);
+        vg_sched_adopt(c->sched, &r, j->task->attempt.node, j->task->gpus);
+        j->sent = true;
+        c->running++;
+    }
+}
+
+/* A node that never reported may have used the next number: it is skipped, so that what that node
+   says later is known to be stale. */
+static void skip_attempt(struct vg_job *j, uint64_t node) {
+    if (node && !j->task->cancel && vg_task_place(j->task, node, 0) == 0)
+        vg_task_move(j->task, VG_TASK_QUEUED, vg_wall_usec(), "its node was lost");
+}
+
+void vg_place_unhold(struct vg_control *c) {
+    /* Collected first: submitting may end jobs, and the map must not change under the walk. */
+    size_t n = 0;
+    vg_auto_free uint64_t *ids = vg_alloc((vg_map_len(&c->jobs) + 1) * sizeof *ids);
+    vg_map_for_each (s, &c->jobs) {
+        struct vg_job *j = s->value;
+        if (ids && j->held)
+            ids[n++] = j->task->id;
+    }
+    for (size_t i = 0; i < n; i++) {
+        struct vg_job *j = vg_job_get(c, ids[i]);
+        struct vg_err err = VG_ERR_INIT;
+        if (!j || !j->held)
+            continue;
+        skip_attempt(j, c->silent_node);
+        if (j->task->cancel)
+            vg_job_cancel(j, 0, j->task->reason_text);
+        else if (vg_place_submit(j, &err) < 0)
+            vg_job_end(j, vg_reason_exit(err.reason), err.reason, err.msg);
+    }
+    vg_place_all(c);
+}

@@ -1,0 +1,14 @@
+#pragma once
+/* What a client may ask for, before anything is done with it. Pure. */
+#include "base/err.h"
+#include "proto/virga.pb-c.h"
+
+#define VG_SPEC_ARGS_MAX (8u << 20) /* bytes of argv and environment */
+#define VG_SPEC_STRINGS_MAX 131072  /* of both */
+#define VG_SPEC_LABELS_MAX 64
+#define VG_SPEC_RETRIES_MAX 100
+#define VG_SPEC_RLIMITS_MAX 16
+#define VG_SPEC_TERMIOS_MAX 256
+
+/* 0, or INVALID and so on with a sentence. */
+int vg_spec_check(const Vg__Pb__TaskSpec *spec, struct vg_err *err);

@@ -1,0 +1,72 @@
+/* Users and teams in memory and in the store. */
+#include "control/users.h"
+
+#include "base/util.h"
+#include "control/who.h"
+
+#include <string.h>
+
+int vg_users_store(struct vg_control *c, const struct vg_user *u, vg_store_cb *cb, void *arg) {
+    struct vg_user_row row = {.name = u->name,
+                              .team = u->team->name,
+                              .role = vg_role_name(u->role),
+                              .uid = u->uid,
+                              .gid = u->gid,
+                              .slot = u->slot,
+                              .created_usec = u->created_usec};
+    return vg_store_put_user(c->store, &row, cb, arg);
+}
+
+int vg_users_ensure_team(struct vg_control *c, struct vg_err *err) {
+    if (vg_tenants_team(&c->tenants, VG_TEAM_DEFAULT))
+        return 0;
+    uint64_t now = vg_wall_usec();
+    struct vg_org_row org = {.name = VG_ORG_DEFAULT, .created_usec = now};
+    struct vg_team_row team = {.name = VG_TEAM_DEFAULT, .org = VG_ORG_DEFAULT, .created_usec = now};
+    vg_store_put_org(c->store, &org, NULL, NULL);
+    vg_store_put_team(c->store, &team, NULL, NULL);
+    return vg_tenants_add_team(&c->tenants, VG_ORG_DEFAULT, VG_TEAM_DEFAULT, now, NULL, err);
+}
+
+/* A record of that name without a uid becomes this account's: the administrator chose the name. */
+static int bind_uid(struct vg_control *c, struct vg_user *old, const struct vg_account *a,
+                    struct vg_user **ret, struct vg_err *err) {
+    struct vg_user copy = *old;
+    if (old->uid >= 0)
+        return vg_err_set(
+            err, VG_FORBIDDEN,
+            "the name '%s' belongs to uid %lld on this cloud, you are uid %u: ask its "
+            "administrator to run 'virga user add NAME --uid %u'",
+            a->name, (long long)old->uid, (unsigned)a->uid, (unsigned)a->uid);
+    vg_tenants_remove_user(&c->tenants, a->name);
+    return vg_tenants_add_user(&c->tenants, a->name, copy.team->name, copy.role, a->uid, a->gid,
+                               copy.slot, copy.created_usec, ret, err);
+}
+
+int vg_users_for_account(struct vg_control *c, const struct vg_account *a, bool admin,
+                         struct vg_user **ret, struct vg_err *err) {
+    struct vg_user *u = vg_tenants_by_uid(&c->tenants, a->uid);
+    if (u) {
+        if (admin)
+            u->role = VG_ROLE_ADMIN;
+        *ret = u;
+        return 0;
+    }
+    int r = vg_users_ensure_team(c, err);
+    if (r < 0)
+        return r;
+    struct vg_user *old = vg_tenants_user(&c->tenants, a->name);
+    if (old)
+        r = bind_uid(c, old, a, &u, err);
+    else
+        r = vg_tenants_add_user(&c->tenants, a->name, VG_TEAM_DEFAULT,
+                                admin ? VG_ROLE_ADMIN : VG_ROLE_MEMBER, a->uid, a->gid, 0,
+                                vg_wall_usec(), &u, err);
+    if (r < 0)
+        return r;
+    if (admin)
+        u->role = VG_ROLE_ADMIN;
+    vg_users_store(c, u, NULL, NULL);
+    *ret = u;
+    return 0;
+}
