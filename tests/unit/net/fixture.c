@@ -129,6 +129,16 @@ size_t count_fds(void) {
     return n;
 }
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/lsan_interface.h>
+void check_leaks(void) {
+    cr_assert_eq(__lsan_do_recoverable_leak_check(), 0);
+}
+#else
+void check_leaks(void) {
+}
+#endif
+
 /* ------------------------------------------------------------------ flows */
 
 static uint8_t byte_at(uint64_t seed, uint64_t offset) {

@@ -48,6 +48,9 @@ int send_text(struct vg_conn *c, uint32_t number, const char *text);
 int send_text_fds(struct vg_conn *c, uint32_t number, const char *text, const int *fds, size_t n);
 int make_tcp_pair(int fds[2]); /* connected over loopback */
 size_t count_fds(void);
+/* With the address sanitizer: fails the test when memory is unreachable now (test processes end
+   without asking). Otherwise nothing. */
+void check_leaks(void);
 
 /* One end of a stream that sends `to_send` bytes of a known sequence and checks what it gets. */
 struct flow {

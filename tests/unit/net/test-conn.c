@@ -26,6 +26,7 @@ Test(conn, both_sides_become_ready_and_exchange_messages_in_order) {
     cr_assert_eq(vg_conn_peer_cred(p.a.conn, &pid, &uid, &gid), 0);
     cr_assert_eq(uid, geteuid());
     pair_done(&p);
+    check_leaks();
 }
 
 Test(conn, closing_sends_what_is_queued_and_ends_orderly_on_both_sides) {
@@ -42,6 +43,7 @@ Test(conn, closing_sends_what_is_queued_and_ends_orderly_on_both_sides) {
     cr_assert_eq(p.b.why.reason, VG_OK, "%s", p.b.why.msg);
     cr_assert(p.a.closes == 1 && p.b.closes == 1);
     pair_done(&p);
+    check_leaks();
 }
 
 /* Each descriptor is a pipe whose reading end holds the message's number. */
@@ -82,6 +84,7 @@ Test(conn, descriptors_arrive_with_their_own_message) {
     run_until(&p, p.b.msgs == 600);
     pair_done(&p);
     cr_assert_eq(count_fds(), before, "every descriptor is closed again");
+    check_leaks();
 }
 
 static void keep_first(struct peer *p, const Vg__Pb__Envelope *env, int *fds, size_t n_fds) {
@@ -103,6 +106,7 @@ Test(conn, a_kept_descriptor_stays_open) {
     close(kept);
     close(ends[0]);
     pair_done(&p);
+    check_leaks();
 }
 
 Test(conn, a_message_of_the_greatest_size_passes_and_a_greater_one_is_refused) {
@@ -121,6 +125,7 @@ Test(conn, a_message_of_the_greatest_size_passes_and_a_greater_one_is_refused) {
     cr_assert_str_eq(p.b.last_text, "after");
     free(text);
     pair_done(&p);
+    check_leaks();
 }
 
 static void abort_it(struct peer *p, const Vg__Pb__Envelope *env, int *fds, size_t n_fds) {
@@ -139,6 +144,7 @@ Test(conn, aborting_from_inside_a_message_delivers_nothing_more) {
     cr_assert_eq(p.b.why.reason, VG_FORBIDDEN);
     cr_assert_str_eq(p.b.why.msg, "not you");
     pair_done(&p);
+    check_leaks();
 }
 
 static void pause_it(struct peer *p, const Vg__Pb__Envelope *env, int *fds, size_t n_fds) {
@@ -161,6 +167,7 @@ Test(conn, a_paused_connection_delivers_nothing_and_loses_nothing) {
         vg_conn_pause(p.b.conn, false);
     }
     pair_done(&p);
+    check_leaks();
 }
 
 /* ------------------------------------------------------------------ peers that misbehave */
@@ -185,6 +192,7 @@ Test(conn, a_broken_frame_is_answered_by_one_error_and_the_end) {
     run_until(&p, !p.a.conn);
     cr_assert_eq(p.a.why.reason, VG_PROTOCOL);
     pair_done(&p);
+    check_leaks();
 }
 
 Test(conn, an_unreadable_message_is_a_protocol_error) {
@@ -199,6 +207,7 @@ Test(conn, an_unreadable_message_is_a_protocol_error) {
     cr_assert_eq(p.a.why.reason, VG_PROTOCOL);
     close(raw);
     pair_done(&p);
+    check_leaks();
 }
 
 Test(conn, an_end_inside_a_frame_is_a_lost_connection) {
@@ -228,6 +237,7 @@ Test(conn, ping_is_answered_with_its_own_payload) {
     cr_assert_arr_eq(ping, pong, 16);
     close(raw);
     pair_done(&p);
+    check_leaks();
 }
 
 Test(conn, too_many_descriptors_end_the_connection_and_are_closed) {
@@ -244,6 +254,7 @@ Test(conn, too_many_descriptors_end_the_connection_and_are_closed) {
     close(raw);
     pair_done(&p);
     cr_assert_eq(count_fds(), before);
+    check_leaks();
 }
 
 Test(conn, descriptors_without_a_message_end_the_connection) {
@@ -260,6 +271,7 @@ Test(conn, descriptors_without_a_message_end_the_connection) {
     close(raw);
     pair_done(&p);
     cr_assert_eq(count_fds(), before);
+    check_leaks();
 }
 
 Test(conn, a_peer_that_never_reads_is_dropped_at_the_limit) {
@@ -277,6 +289,7 @@ Test(conn, a_peer_that_never_reads_is_dropped_at_the_limit) {
     free(text);
     close(raw);
     pair_done(&p);
+    check_leaks();
 }
 
 /* A short message must not become gigabytes when unpacked: TaskList of empty TaskInfos. */
@@ -310,4 +323,5 @@ Test(conn, a_message_that_swells_when_unpacked_is_refused) {
     free(data);
     close(raw);
     pair_done(&p);
+    check_leaks();
 }

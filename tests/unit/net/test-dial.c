@@ -50,6 +50,7 @@ Test(dial, reaches_a_listener_by_number_and_by_name) {
     cr_assert_not_null(strstr(err.msg, "another program"), "%s", err.msg);
     vg_listener_free(l);
     pair_done(&p);
+    check_leaks();
 }
 
 Test(dial, failures_are_one_sentence_told_from_the_loop) {
@@ -74,6 +75,7 @@ Test(dial, failures_are_one_sentence_told_from_the_loop) {
         cr_assert_not_null(strstr(o.err.msg, bad[i].word), "%s: %s", bad[i].address, o.err.msg);
     }
     pair_done(&p);
+    check_leaks();
 }
 
 Test(dial, a_cancelled_dial_says_nothing_and_leaves_nothing) {
@@ -87,6 +89,7 @@ Test(dial, a_cancelled_dial_says_nothing_and_leaves_nothing) {
     pair_done(&p);
     cr_assert_eq(o.calls, 0);
     cr_assert_eq(count_fds(), before);
+    check_leaks();
 }
 
 /* A backlog that is full does not answer: the timeout is what ends the dial. */
@@ -114,4 +117,5 @@ Test(dial, a_silent_address_times_out) {
         close(fds[--n]);
     close(l);
     pair_done(&p);
+    check_leaks();
 }

@@ -88,6 +88,7 @@ static void every_nth(const char *point, int error, struct vg_tls *client, struc
         nth = nth < 200 ? nth + 1 : nth + 37;
     }
     cr_assert_gt(nth, 5u, "the fault point is really passed");
+    check_leaks();
 }
 
 Test(fault, every_allocation_may_fail) {

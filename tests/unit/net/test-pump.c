@@ -42,6 +42,7 @@ static void relay_done(struct relay *r) {
     if (r->second.b.conn)
         vg_conn_abort(r->second.b.conn, VG_OK, NULL);
     pair_done(&r->first);
+    check_leaks();
 }
 
 Test(pump, joins_streams_of_two_connections_both_ways) {
@@ -148,6 +149,7 @@ Test(pump, joins_sockets_and_streams_both_ways) {
     cr_assert(l.x.got == 64u << 20 && l.y.got == 64u << 20);
     cr_assert(!l.x.wrong && !l.y.wrong && !l.x.reset && !l.y.reset);
     pair_done(&l.pair);
+    check_leaks();
 }
 
 Test(pump, a_socket_that_is_not_read_holds_one_credit_and_no_more) {
@@ -172,6 +174,7 @@ Test(pump, a_socket_that_is_not_read_holds_one_credit_and_no_more) {
     close(l.fds[1]); /* the reader dies: the writer learns it */
     run_until(&l.pair, l.x.reset && l.done == 1);
     pair_done(&l.pair);
+    check_leaks();
 }
 
 Test(pump, only_sockets_are_taken) {
@@ -187,4 +190,5 @@ Test(pump, only_sockets_are_taken) {
     close(l.fds[0]);
     close(l.fds[1]);
     pair_done(&l.pair);
+    check_leaks();
 }

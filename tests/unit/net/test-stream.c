@@ -36,6 +36,7 @@ Test(stream, bytes_flow_both_ways_in_order_and_end) {
     run_until(&p, p.b.msgs == 1);
     cr_assert(!x.reset && !y.reset);
     pair_done(&p);
+    check_leaks();
 }
 
 Test(stream, a_slow_reader_stops_the_sender_at_one_credit) {
@@ -61,6 +62,7 @@ Test(stream, a_slow_reader_stops_the_sender_at_one_credit) {
     cr_assert(!y.wrong);
     pair_done(&p);
     cr_assert(x.reset && y.reset, "streams are told of their connection's end");
+    check_leaks();
 }
 
 Test(stream, many_streams_share_a_bounded_queue_and_none_starves) {
@@ -87,6 +89,7 @@ Test(stream, many_streams_share_a_bounded_queue_and_none_starves) {
     for (int i = 0; i < N; i++)
         cr_assert(!y[i].wrong && y[i].got == 2u << 20);
     pair_done(&p);
+    check_leaks();
 }
 
 Test(stream, half_close_leaves_the_other_direction_open) {
@@ -102,6 +105,7 @@ Test(stream, half_close_leaves_the_other_direction_open) {
     run_until(&p, x.ended);
     cr_assert_eq(x.got, 3000000u);
     pair_done(&p);
+    check_leaks();
 }
 
 Test(stream, a_reset_reaches_the_other_end_with_its_reason_and_late_bytes_are_ignored) {
@@ -118,6 +122,7 @@ Test(stream, a_reset_reaches_the_other_end_with_its_reason_and_late_bytes_are_ig
     run_until(&p, p.a.msgs == 1);
     cr_assert_eq(x.got, 0u);
     pair_done(&p);
+    check_leaks();
 }
 
 static void free_self(struct vg_stream *s, void *user, const uint8_t *data, size_t n) {
@@ -161,6 +166,7 @@ Test(stream, numbers_have_the_parity_of_their_maker) {
     cr_assert_not_null(vg_stream_new(p.b.conn, 9, &flow_ops, &f[2]));
     cr_assert_null(vg_stream_new(p.b.conn, 9, &flow_ops, &f[3]), "taken");
     pair_done(&p);
+    check_leaks();
 }
 
 Test(stream, bytes_and_end_that_come_before_there_are_ops_are_kept) {
@@ -177,6 +183,7 @@ Test(stream, bytes_and_end_that_come_before_there_are_ops_are_kept) {
     run_until(&p, y.ended);
     cr_assert(y.got == 600000 && !y.wrong);
     pair_done(&p);
+    check_leaks();
 }
 
 Test(stream, without_ops_a_stream_outlives_its_connection_until_it_is_freed) {
@@ -194,6 +201,7 @@ Test(stream, without_ops_a_stream_outlives_its_connection_until_it_is_freed) {
     cr_assert_eq(vg_stream_set_ops(y, &flow_ops, &x), -EPIPE);
     vg_stream_free(y, VG_OK);
     pair_done(&p);
+    check_leaks();
 }
 
 /* Frames written by hand that a correct peer would never send. */
@@ -232,4 +240,5 @@ Test(stream, a_peer_that_breaks_credit_or_end_is_refused) {
     vg_frame_header(gift, VG_FRAME_CREDIT, 1, 4);
     gift[VG_WIRE_HEADER] = 1;
     expect_refusal(gift, sizeof(gift), "more credit");
+    check_leaks();
 }

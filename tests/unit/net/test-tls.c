@@ -98,6 +98,7 @@ Test(tls, messages_and_streams_pass_and_names_are_known) {
     free(cert);
     free(key);
     cloud_done(&c);
+    check_leaks();
 }
 
 Test(tls, a_message_of_16_mib_passes) {
@@ -114,6 +115,7 @@ Test(tls, a_message_of_16_mib_passes) {
     free(text);
     pair_done(&p);
     cloud_done(&c);
+    check_leaks();
 }
 
 Test(tls, a_server_of_another_cloud_is_refused_in_a_clear_sentence) {
@@ -131,6 +133,7 @@ Test(tls, a_server_of_another_cloud_is_refused_in_a_clear_sentence) {
     pair_done(&p);
     cloud_done(&mine);
     cloud_done(&theirs);
+    check_leaks();
 }
 
 /* The right CA in the chain, but the leaf signed by another one. */
@@ -150,6 +153,7 @@ Test(tls, a_leaf_that_the_pinned_ca_did_not_sign_is_refused) {
     vg_tls_unref(liar);
     cloud_done(&mine);
     cloud_done(&theirs);
+    check_leaks();
 }
 
 Test(tls, half_a_fingerprint_from_a_token_is_enough_and_must_match) {
@@ -176,6 +180,7 @@ Test(tls, half_a_fingerprint_from_a_token_is_enough_and_must_match) {
     cr_assert_lt(vg_tls_client_new_prefix(bad, NULL, NULL, NULL, &t, &err), 0);
     cr_assert_not_null(strstr(err.msg, "copy it again"));
     cloud_done(&c);
+    check_leaks();
 }
 
 Test(tls, an_expired_server_certificate_is_refused_and_says_so) {
@@ -189,6 +194,7 @@ Test(tls, an_expired_server_certificate_is_refused_and_says_so) {
     cr_assert_not_null(strstr(p.a.why.msg, "clocks"), "%s", p.a.why.msg);
     pair_done(&p);
     cloud_done(&c);
+    check_leaks();
 }
 
 static void refused_client(const struct cloud *c, const char *cert, const char *key,
@@ -220,6 +226,7 @@ Test(tls, client_certificates_that_are_expired_or_foreign_are_refused) {
     free(key);
     cloud_done(&c);
     cloud_done(&theirs);
+    check_leaks();
 }
 
 static bool meet(const struct cloud *c, const char *tickets) {
@@ -258,6 +265,7 @@ Test(tls, the_second_connection_resumes_from_the_ticket_file) {
     unlink(path);
     cloud_done(&c);
     cloud_done(&restarted);
+    check_leaks();
 }
 
 Test(tls, a_peer_that_does_not_speak_tls_is_named_as_such) {
@@ -278,6 +286,7 @@ Test(tls, a_peer_that_does_not_speak_tls_is_named_as_such) {
     close(fds[1]);
     pair_done(&p);
     cloud_done(&c);
+    check_leaks();
 }
 
 Test(tls, a_cut_without_a_goodbye_is_a_lost_connection) {
@@ -292,6 +301,7 @@ Test(tls, a_cut_without_a_goodbye_is_a_lost_connection) {
     cr_assert_eq(p.a.why.reason, VG_LOST, "%s", p.a.why.msg);
     pair_done(&p);
     cloud_done(&c);
+    check_leaks();
 }
 
 /* ------------------------------------------------------------------ the CA and tokens */
@@ -322,6 +332,7 @@ Test(ca, signs_what_was_asked_under_the_name_it_was_told) {
     cr_assert_lt(vg_csr_create("garbage", "x", &csr, &n, &err), 0);
     free(csr);
     cloud_done(&c);
+    check_leaks();
 }
 
 Test(token, is_written_and_read_back_and_every_damage_is_noticed) {
@@ -347,4 +358,5 @@ Test(token, is_written_and_read_back_and_every_damage_is_noticed) {
     cr_assert_eq(vg_token_check(&t, hash), 0);
     t.secret[0] ^= 1;
     cr_assert_eq(vg_token_check(&t, hash), -EACCES);
+    check_leaks();
 }
