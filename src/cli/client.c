@@ -153,7 +153,12 @@ static int dial(struct vg_client *c, struct vg_err *err) {
         return vg_err_sys(err, ENOMEM, "cannot connect to %s", c->endpoint.address);
     while (!c->dial_done)
         uv_run(&c->loop, UV_RUN_ONCE);
-    return c->dialled_fd < 0 ? vg_endpoint_refused(&c->endpoint, c->why.code, err) : c->dialled_fd;
+    if (c->dialled_fd >= 0)
+        return c->dialled_fd;
+    if (strncmp(c->why.msg, "cannot connect", 14) == 0)
+        return vg_endpoint_refused(&c->endpoint, c->why.code, err);
+    *err = c->why; /* a name that is not known, or no answer in time: it says so itself */
+    return err->code;
 }
 
 static int greet(struct vg_client *c) {
@@ -178,8 +183,7 @@ static int await_ready(struct vg_client *c, struct vg_err *err) {
     if (c->ready)
         return 0;
     if (c->closed)
-        return vg_err_set(err, VG_UNAVAILABLE, "cannot talk to the cloud at %s: %.400s",
-                          c->endpoint.address, c->why.msg);
+        return vg_err_set(err, VG_UNAVAILABLE, "cannot talk to the cloud: %.600s", c->why.msg);
     return vg_endpoint_refused(&c->endpoint, -ETIMEDOUT, err);
 }
 

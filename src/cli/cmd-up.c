@@ -258,9 +258,7 @@ static int recall(struct vg_up *up, struct vg_up_memory *m, struct vg_err *err) 
         const char **said;
         char *kept;
         size_t room;
-    } all[] = {{&up->listen, m->listen, sizeof(m->listen)},
-               {&up->group, m->group, sizeof(m->group)},
-               {&up->gpus, m->gpus, sizeof(m->gpus)}};
+    } all[] = {{&up->listen, m->listen, sizeof(m->listen)}, {&up->gpus, m->gpus, sizeof(m->gpus)}};
     bool changed = false;
     for (unsigned i = 0; i < VG_COUNT(all); i++) {
         if (*all[i].said) {
@@ -276,14 +274,17 @@ static int recall(struct vg_up *up, struct vg_up_memory *m, struct vg_err *err) 
     return changed ? vg_up_memory_write(up->home, m, err) : 0;
 }
 
-static int up_run(struct vg_up *up, struct vg_err *err) {
+static int up_run(struct vg_up *up, const char *group, struct vg_err *err) {
     struct readiness ready = {0};
     struct vg_up_memory memory;
     int r = find_programs(up, err);
     if (r >= 0)
         r = make_home(up, err);
-    if (r >= 0 && !vg_part_runs(up->home, VG_PART_UP))
+    bool said = up->listen || up->gpus || group;
+    if (r >= 0)
         r = recall(up, &memory, err);
+    if (r >= 0 && group)
+        r = vg_up_let_in(up->home, group, err);
     if (r < 0)
         return r;
     vg_auto_fd int lock_fd = take_lock(up, err);
@@ -302,7 +303,9 @@ static int up_run(struct vg_up *up, struct vg_err *err) {
     r = await_ready(up, report_fd, &ready, err);
     if (r >= 0)
         print_ready(up, &ready, already);
-    else if (!already)
+    if (r >= 0 && already && said)
+        vg_cmd_say("the options are remembered and take effect after 'virga down' and 'virga up'");
+    if (r < 0 && !already)
         vg_part_stop(up->home, VG_PART_UP, SIGTERM, READY_USEC / 1000);
     return r;
 }
@@ -315,7 +318,7 @@ static const struct vg_opt opts[] = {
     {"no-agent", 0, NULL, "control plane only", 'a'},
 };
 
-static int parse(struct vg_cmd_line *l, struct vg_up *up) {
+static int parse(struct vg_cmd_line *l, struct vg_up *up, const char **group) {
     const char *arg;
     uint64_t n;
     for (int id; (id = vg_cmd_next(l, &arg)) != VG_OPT_END;) {
@@ -324,7 +327,7 @@ static int parse(struct vg_cmd_line *l, struct vg_up *up) {
         if (id == 'l')
             up->listen = arg;
         if (id == 'g')
-            up->group = arg;
+            *group = arg;
         if (id == 'f')
             up->foreground = true;
         if (id == 'a')
@@ -342,12 +345,12 @@ static int parse(struct vg_cmd_line *l, struct vg_up *up) {
 static int run(struct vg_cmd_line *l) {
     struct vg_up up = {0};
     struct vg_err err = VG_ERR_INIT;
-    if (parse(l, &up) < 0)
+    const char *group = NULL;
+    if (parse(l, &up, &group) < 0)
         return l->exit;
-    if (up.group && strcmp(up.group, "auto") != 0 && !getgrnam(up.group)) {
+    if (group && !getgrnam(group)) {
         vg_err_set(&err, VG_NOT_FOUND,
-                   "there is no group '%.60s' on this machine: create it with 'groupadd'",
-                   up.group);
+                   "there is no group '%.60s' on this machine: create it with 'groupadd'", group);
         return vg_cmd_fail(&err);
     }
     if (geteuid() != 0) {
@@ -358,7 +361,7 @@ static int run(struct vg_cmd_line *l) {
     }
     int r = vg_home_dir(up.home, sizeof(up.home), &err);
     if (r >= 0)
-        r = up_run(&up, &err);
+        r = up_run(&up, group, &err);
     return r < 0 ? vg_cmd_fail(&err) : r;
 }
 

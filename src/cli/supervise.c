@@ -81,8 +81,6 @@ static void child_exec(const struct sup *s, const struct proc *p) {
         argv[n++] = "virgad";
         if (up->listen)
             argv[n++] = "--listen", argv[n++] = up->listen;
-        if (up->group)
-            argv[n++] = "--group", argv[n++] = up->group;
     } else {
         snprintf(control, sizeof(control), "unix:%s/sock", up->home);
         argv[n++] = "virga", argv[n++] = "agent", argv[n++] = "--control", argv[n++] = control;

@@ -8,7 +8,6 @@ struct vg_up {
     char home[VG_HOME_MAX];
     char virga[4096], virgad[4096]; /* programs to run, absolute */
     const char *listen;             /* for virgad; NULL: as configured */
-    const char *group;              /* unix group to let in; NULL: as configured */
     const char *gpus;               /* for the agent; NULL: as found */
     bool no_agent;
     bool foreground; /* children write to our stderr, not to log files */
