@@ -210,34 +210,55 @@ static int open_v1(struct vg_cg *cg, const struct found *f, const char *tag) {
     return r;
 }
 
+/* Hands the controllers we use down to the groups below `dir`; *ret_what: those there are. */
+static int hand_down(int dir, unsigned *ret_what) {
+    static const struct {
+        const char *name, *text;
+        unsigned what;
+    } wanted[] = {{"cpu", "+cpu", VG_CG_CPU},
+                  {"memory", "+memory", VG_CG_MEMORY},
+                  {"pids", "+pids", VG_CG_PIDS}};
+    char list[512];
+    int r = get(dir, ".", "cgroup.controllers", list, sizeof(list));
+    if (r < 0)
+        return r;
+    for (char *p = list; *p; p++)
+        if (*p == ' ' || *p == '\n')
+            *p = ',';
+    *ret_what = VG_CG_CPUACCT | VG_CG_DEVICES; /* cpu.stat and programs need no controller */
+    for (size_t i = 0; r >= 0 && i < VG_COUNT(wanted); i++)
+        if (has_word(list, wanted[i].name)) {
+            *ret_what |= wanted[i].what;
+            r = put(dir, "", "cgroup.subtree_control", wanted[i].text);
+        }
+    return r;
+}
+
 /* A group with processes of its own cannot hand controllers down (but for the root), so the agent
    steps into a leaf beside the sandboxes' folder; when others remain there, the root is used. */
 static int open_v2_at(struct vg_cg *cg, const char *mount, const char *own, const char *tag,
                       bool may_move) {
-    static const char *const wanted[] = {"+cpu", "+memory", "+pids"};
-    char path[PATH_MAX + 64];
-    int r = 0;
+    char path[PATH_MAX + 256];
+    unsigned what = 0;
     snprintf(path, sizeof(path), "%s%s", mount, own);
     vg_auto_fd int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (dir < 0)
         return -errno;
-    for (size_t i = 0; r >= 0 && i < VG_COUNT(wanted); i++)
-        r = put(dir, "", "cgroup.subtree_control", wanted[i]);
+    int r = hand_down(dir, &what);
     if (r == -EBUSY && may_move) {
-        char leaf[64], pid[32];
+        char leaf[64];
         snprintf(leaf, sizeof(leaf), "virga-%s-agent", tag);
-        snprintf(pid, sizeof(pid), "%d", (int)getpid());
         if (mkdirat(dir, leaf, 0755) < 0 && errno != EEXIST)
             return -errno;
-        r = put(dir, leaf, "cgroup.procs", pid);
-        if (r >= 0)
-            return open_v2_at(cg, mount, own, tag, false);
+        r = put(dir, leaf, "cgroup.procs", "0");
+        return r < 0 ? r : open_v2_at(cg, mount, own, tag, false);
     }
     if (r < 0)
         return r;
-    r = add_hier(cg, VG_CG_ALL_V2, mount, own, tag);
-    for (size_t i = 0; r >= 0 && i < VG_COUNT(wanted); i++)
-        r = put(cg->h[0].fd, "", "cgroup.subtree_control", wanted[i]);
+    cg->v2 = true;
+    r = add_hier(cg, what, mount, own, tag);
+    if (r >= 0)
+        r = hand_down(cg->h[0].fd, &what);
     if (r >= 0)
         r = vg_cg_bpf_devices(cg->h[0].fd, NULL, 0);
     if (r < 0)
@@ -255,11 +276,9 @@ int vg_cg_open(struct vg_cg *cg, const char *tag, struct vg_err *err) {
     } else if (r >= 0 && f.v2[0]) {
         char own[PATH_MAX] = "/";
         own_group("", own, sizeof(own));
-        cg->v2 = true;
         r = open_v2_at(cg, f.v2, own, tag, true);
         if (r < 0 && strcmp(own, "/"))
             r = open_v2_at(cg, f.v2, "/", tag, false);
-        cg->v2 = true;
     }
     if (r < 0) {
         vg_cg_close(cg);

@@ -21,8 +21,6 @@ enum vg_cg_what { /* what a hierarchy controls; one hierarchy may do several */
                   VG_CG_MEMORY = 4,
                   VG_CG_PIDS = 8,
                   VG_CG_DEVICES = 16,
-                  VG_CG_ALL_V2 =
-                      VG_CG_CPU | VG_CG_CPUACCT | VG_CG_MEMORY | VG_CG_PIDS | VG_CG_DEVICES,
 };
 #define VG_CG_HIER_MAX 6
 #define VG_CG_DEVS_MAX 64
