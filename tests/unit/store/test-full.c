@@ -98,9 +98,8 @@ static void on_a_tiny_disk(void) {
     s = helper_open(dir, NULL);
     check_rows(s, n + 1);
     vg_store_close(s);
-    umount(dir);
-    rmdir(dir);
-    _exit(0);
+    close(fd);
+    _exit(umount(dir) < 0 || rmdir(dir) < 0 ? 6 : 0);
 }
 
 Test(full, a_real_disk_that_fills_up_and_is_cleared) {
