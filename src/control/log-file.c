@@ -210,7 +210,7 @@ static int store_part(struct vg_logfile *l, struct part *p, uint64_t offset, con
 int vg_logfile_append(struct vg_logfile *l, uint64_t offset, const uint8_t *data, size_t n,
                       bool tail, uint64_t *ret_ack) {
     struct part *p = tail ? &l->tail : &l->head;
-    uint64_t limit = (tail ? l->tail_limit : l->head_limit) + VG_REC_MAX + VG_REC_HEADER;
+    uint64_t limit = tail ? l->tail_limit : l->head_limit;
     if (vg_records_whole(data, n) != (ssize_t)n || offset > UINT64_MAX / 2)
         return -EINVAL;
     int r = l->full ? 0 : part_learn(l, p);
@@ -221,16 +221,16 @@ int vg_logfile_append(struct vg_logfile *l, uint64_t offset, const uint8_t *data
         *ret_ack = VG_MAX(p->end, offset + n);
         return 0;
     }
-    if (!fresh_tail && offset > p->end) {
+    /* A keeper that sends more than it was told to keep is acknowledged, not stored. */
+    uint64_t have = fresh_tail ? 0 : p->end - p->start;
+    bool enough = have >= limit || have + n > limit + VG_REC_MAX + VG_REC_HEADER;
+    if (!enough && !fresh_tail && offset > p->end) {
         *ret_ack = p->end; /* bytes between are missing: ask for them */
         return 0;
     }
-    /* A keeper that sends more than it was told to keep is acknowledged, not stored. */
-    if ((fresh_tail ? 0 : p->end - p->start) + n <= limit) {
-        r = store_part(l, p, offset, data, n);
-        if (r < 0)
-            give_up(l, r);
-    }
+    r = enough ? 0 : store_part(l, p, offset, data, n);
+    if (r < 0)
+        give_up(l, r);
     *ret_ack = offset + n;
     return 0;
 }

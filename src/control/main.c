@@ -77,7 +77,7 @@ int main(int argc, char **argv) {
         return status;
     vg_log_init("virgad");
     signal(SIGPIPE, SIG_IGN);
-    umask(0077);
+    umask(0022); /* private files say so themselves; the folder must let others reach the socket */
     raise_limits();
     uv_loop_init(&loop);
     if (vg_control_start(&control, &loop, &opts, &err) < 0) {
