@@ -58,6 +58,7 @@ struct vg_conn {
     int fd;           /* owned */
     enum conn_state state;
     bool local, unix_socket, dialled, paused, ready_told, blocked, write_broken, notify_due;
+    bool close_due; /* vg_conn_close() came during the handshake */
     bool read_more; /* bytes wait inside the TLS layer, the socket will not tell */
     const struct vg_conn_ops *ops;
     void *user;

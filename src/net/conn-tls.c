@@ -192,6 +192,8 @@ static void shaken(struct vg_conn *c) {
     c->state = CONN_OPEN;
     c->read_more = true; /* the first bytes may have come with the last of the handshake */
     conn_wake(c);
+    if (c->close_due)
+        vg_conn_close(c);
 }
 
 void tls_handshake(struct vg_conn *c) {

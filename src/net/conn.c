@@ -74,7 +74,8 @@ void conn_wake(struct vg_conn *c) {
 }
 
 bool conn_can_send(const struct vg_conn *c) {
-    return (c->state == CONN_HANDSHAKE || c->state == CONN_OPEN) && !c->write_broken;
+    return (c->state == CONN_HANDSHAKE || c->state == CONN_OPEN) && !c->write_broken &&
+           !c->close_due;
 }
 
 static void die(struct vg_conn *c) {
@@ -650,7 +651,7 @@ int vg_conn_send(struct vg_conn *c, const Vg__Pb__Envelope *env, const int *fds,
 
 void vg_conn_close(struct vg_conn *c) {
     if (c->state == CONN_HANDSHAKE)
-        die(c);
+        c->close_due = true; /* what is queued goes out after the handshake, which has a limit */
     if (c->state != CONN_OPEN)
         return;
     c->state = CONN_FLUSH;

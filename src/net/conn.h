@@ -73,7 +73,8 @@ struct vg_conn *vg_stream_conn(struct vg_stream *s); /* NULL when dead */
 /* Bytes that may be sent now: the peer's credit, and no more than the connection's own queue
    should hold. */
 size_t vg_stream_room(const struct vg_stream *s);
-int vg_stream_send(struct vg_stream *s, const void *data, size_t n); /* n <= room */
+/* n <= room. After a failure (-EPIPE, -ENOMEM) the caller gives the stream up. */
+int vg_stream_send(struct vg_stream *s, const void *data, size_t n);
 void vg_stream_consumed(struct vg_stream *s, size_t n);
 void vg_stream_end(struct vg_stream *s); /* half-close */
 /* Ends it in both directions (RESET unless both sides have ended) and frees it, without on_reset.
@@ -81,8 +82,9 @@ void vg_stream_end(struct vg_stream *s); /* half-close */
 void vg_stream_free(struct vg_stream *s, enum vg_reason reason);
 
 /* Pumps: join two carriers until both directions have ended or either breaks; then everything is
-   closed and done(user) is called once (may be NULL). They take what they are given. Each
-   direction holds at most one credit of bytes. */
+   closed and done(user) is called once (may be NULL), from the loop. They take what they are
+   given, on failure too (then done is not called). Each direction holds at most one credit of
+   bytes. vg_pump_fd takes sockets only (-ENOTSOCK). */
 int vg_pump_streams(struct vg_stream *a, struct vg_stream *b, void (*done)(void *), void *user);
 int vg_pump_fd(uv_loop_t *loop, int fd, struct vg_stream *s, void (*done)(void *), void *user);
 /* A stream must be created with ops NULL to be pumped; the pump sets its own. Bytes that came in

@@ -101,6 +101,22 @@ Test(tls, messages_and_streams_pass_and_names_are_known) {
     check_leaks();
 }
 
+Test(tls, what_was_queued_before_a_close_during_the_handshake_still_arrives) {
+    struct cloud c;
+    struct pair p;
+    cloud_init(&c, HOUR);
+    join(&p, client_of(&c, NULL, NULL, NULL), c.server);
+    cr_assert_eq(send_text(p.a.conn, 1, "last words"), 0);
+    vg_conn_close(p.a.conn);
+    cr_assert_eq(send_text(p.a.conn, 1, "too late"), -EPIPE);
+    run_until(&p, !p.a.conn && !p.b.conn);
+    cr_assert_str_eq(p.b.last_text, "last words");
+    cr_assert_eq(p.a.why.reason, VG_OK, "%s", p.a.why.msg);
+    pair_done(&p);
+    cloud_done(&c);
+    check_leaks();
+}
+
 Test(tls, a_message_of_16_mib_passes) {
     struct cloud c;
     struct pair p;
