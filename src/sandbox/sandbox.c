@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -552,7 +553,11 @@ void vg_sandbox_destroy(struct vg_sandbox *sb) {
     vg_close(&sb->scratch_fd);
     if (sb->pidfd >= 0) {
         siginfo_t info;
+        struct pollfd p = {.fd = sb->pidfd, .events = POLLIN};
         vg_sys_pidfd_send_signal(sb->pidfd, SIGKILL, 0);
+        /* waitid alone would spin on a lock that the dying namespace holds */
+        while (poll(&p, 1, -1) < 0 && errno == EINTR)
+            continue;
         while (waitid(P_PIDFD, (id_t)sb->pidfd, &info, WEXITED | __WALL) < 0 && errno == EINTR)
             continue;
     }
