@@ -198,34 +198,47 @@ static int bind_ro(const char *from, const char *to) {
 /* /run/virga: the program under its three names, and the socket for vrun inside a task. A socket in
    a folder of its own is bound by the folder, so that one made anew by a restarted agent is seen.
  */
-static int make_run(const struct vg_sandbox_node *n, struct seed_error *e) {
+static int make_run(const struct vg_sandbox_node *n, int sock_from, struct seed_error *e) {
     if (mount("virga", "v", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=64k") < 0 ||
         mkdir("v/bin", 0755) < 0 || mknod("v/bin/virga", S_IFREG | 0755, 0) < 0 ||
         symlink("virga", "v/bin/vrun") < 0 || symlink("virga", "v/bin/vbatch") < 0)
         return FAIL("cannot make /run/virga");
     if (n->self_exe && bind_ro(n->self_exe, "v/bin/virga") < 0)
         return FAIL("cannot bind %s", n->self_exe);
-    if (n->agent_sock && n->bind_sock_dir) {
-        char dir[PATH_MAX], link[PATH_MAX];
-        const char *base = strrchr(n->agent_sock, '/') + 1;
-        snprintf(dir, sizeof(dir), "%.*s", (int)(base - 1 - n->agent_sock), n->agent_sock);
-        snprintf(link, sizeof(link), "s/%s", base);
-        if (mkdir("v/s", 0755) < 0 || symlink(link, "v/sock") < 0 || bind_ro(dir, "v/s") < 0)
-            return FAIL("cannot bind %.200s", dir);
-    } else if (n->agent_sock) {
+    char from[64];
+    snprintf(from, sizeof(from), "/proc/self/fd/%d", sock_from);
+    if (sock_from >= 0 && n->bind_sock_dir) {
+        char link[PATH_MAX];
+        snprintf(link, sizeof(link), "s/%s", strrchr(n->agent_sock, '/') + 1);
+        if (mkdir("v/s", 0755) < 0 || symlink(link, "v/sock") < 0 || bind_ro(from, "v/s") < 0)
+            return FAIL("cannot bind %.200s", n->agent_sock);
+    } else if (sock_from >= 0) {
         if (mknod("v/sock", S_IFREG | 0666, 0) < 0 ||
-            (mount(n->agent_sock, "v/sock", NULL, MS_BIND, NULL) < 0 && errno != ENOENT))
-            return FAIL("cannot bind %s", n->agent_sock);
+            mount(from, "v/sock", NULL, MS_BIND, NULL) < 0)
+            return FAIL("cannot bind %.200s", n->agent_sock);
     }
     if (mount(NULL, "v", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV, NULL) < 0)
         return FAIL("cannot make /run/virga read-only");
     return 0;
 }
 
+/* The agent's socket, or its folder; -1 when there is none yet. Opened before the seed's own tmpfs
+   covers the node's folder, in which it may lie. */
+static int open_sock(const struct vg_sandbox_node *n) {
+    char path[PATH_MAX];
+    if (!n->agent_sock)
+        return -1;
+    const char *base = strrchr(n->agent_sock, '/') + 1;
+    int len = n->bind_sock_dir ? (int)(base - 1 - n->agent_sock) : (int)strlen(n->agent_sock);
+    snprintf(path, sizeof(path), "%.*s", len, n->agent_sock);
+    return open(path, O_PATH | O_CLOEXEC);
+}
+
 static int build_seed(const struct vg_sandbox_node *n, const struct vg_sb_seed *s,
                       struct seed_error *e) {
     if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
         return FAIL("cannot make a mount namespace");
+    vg_auto_fd int sock = open_sock(n);
     if (mount("virga", n->dir, "tmpfs", MS_NOSUID, "mode=0755,size=64k") < 0 || chdir(n->dir) < 0)
         return FAIL("cannot mount a seed at %s", n->dir);
     for (size_t i = 0; i < n->n_lowers; i++)
@@ -235,7 +248,7 @@ static int build_seed(const struct vg_sandbox_node *n, const struct vg_sb_seed *
     for (size_t i = 0; i < VG_COUNT(dirs); i++)
         if (mkdir(dirs[i], 0755) < 0)
             return FAIL("cannot make the seed's folders");
-    if (make_dev(s, e) < 0 || make_run(n, e) < 0)
+    if (make_dev(s, e) < 0 || make_run(n, sock, e) < 0)
         return -1;
     if (mount("virga", "e", "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV, "mode=0555,size=4k") < 0 ||
         mknod("n", S_IFREG | 0444, 0) < 0 || bind_ro("n", "n") < 0)
