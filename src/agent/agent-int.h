@@ -30,8 +30,12 @@
 #define VG_AGENT_ENDED 1024        /* attempts remembered after they were acknowledged */
 #define VG_AGENT_PREPARING 8       /* keepers being prepared at the same time for waiting starts */
 #define VG_AGENT_REFILLING 2       /* and ahead of need */
-#define VG_AGENT_REFILL_MS 3 /* pause after a start before its place in the pool is refilled */
-#define VG_AGENT_KEEP_FDS 64
+#define VG_AGENT_REFILL_MS 3  /* pause after a start before its place in the pool is refilled */
+#define VG_AGENT_KEEP_FDS 384 /* of the sandbox node that keepers inherit */
+#define VG_AGENT_FRESH_FDS 16 /* that one call of it opens */
+/* Folder below node/ that tasks see as a whole: a socket made anew by the next agent is found there
+   by tasks that started under this one. */
+#define VG_AGENT_INSIDE "inside"
 
 struct vg_agent_conf {
     const char *home;    /* $VIRGA_HOME, absolute */
@@ -109,8 +113,13 @@ void vg_keepers_reap(struct vg_agent *a);
 /* agent-spawn.c: the fork and what the child may keep. */
 int vg_keeper_birth(struct vg_agent *a, const struct vg_warm_key *key, struct vg_agent_keeper *k,
                     struct vg_err *err);
-/* Notes the descriptors that are open now as ones that keepers inherit. */
-void vg_agent_note_fds(struct vg_agent *a, bool before);
+/* Around a call that makes the sandbox node open descriptors: keepers inherit the new ones. */
+struct vg_agent_fresh {
+    int fd[VG_AGENT_FRESH_FDS];
+    size_t n;
+};
+void vg_agent_note_fds_begin(struct vg_agent_fresh *f);
+void vg_agent_note_fds_end(struct vg_agent *a, const struct vg_agent_fresh *f);
 
 /* ------------------------------------------------------------------ tasks */
 
@@ -259,7 +268,7 @@ struct vg_agent {
     struct vg_netpool *net;
     char net_error[VG_ERR_MAX]; /* why there is no pool of networks */
     int keep_fds[VG_AGENT_KEEP_FDS];
-    size_t n_keep_fds;
+    size_t n_keep_fds, n_fixed_fds; /* the first ones stay as long as the node */
 
     char node_id[64], name[64];        /* name: as the control plane calls it */
     char *key_pem, *cert_pem, *ca_pem; /* owned; NULL on a local node */

@@ -64,7 +64,7 @@ struct forward {
     struct vg_list link; /* in vg_agent.forwards */
     uint64_t number;
     struct vg_agent_keeper *keeper;
-    struct vg_stream *stream; /* NULL after its end */
+    struct vg_stream *stream;
 };
 
 static void forward_done(struct vg_agent *a, struct forward *f) {
@@ -109,7 +109,7 @@ void vg_io_on_forwarded(struct vg_agent_keeper *k, const struct vg_kpkt *p, int 
         struct forward *f = vg_list_entry(it, struct forward, link);
         if (f->number != p->b || f->keeper != k)
             continue;
-        if (p->a != 0 || n_fds == 0 || !f->stream) {
+        if (p->a != 0 || n_fds == 0) {
             forward_fail(a, f, VG_UNAVAILABLE);
             return;
         }
@@ -131,8 +131,7 @@ void vg_io_keeper_gone(struct vg_agent_keeper *k) {
 void vg_io_link_lost(struct vg_agent *a) {
     vg_list_for_each_safe (it, &a->forwards) {
         struct forward *f = vg_list_entry(it, struct forward, link);
-        f->stream = NULL; /* its connection has freed it */
-        forward_done(a, f);
+        forward_fail(a, f, VG_LOST);
     }
 }
 
@@ -163,12 +162,13 @@ static void on_nested(int fd, void *user) {
         vg_stream_free(s, VG_UNAVAILABLE);
         return;
     }
-    if (vg_pump_fd(&a->loop, vg_take_fd(client), s, nested_done, a) == 0)
-        a->n_nested++;
+    a->n_nested++;
+    if (vg_pump_fd(&a->loop, vg_take_fd(client), s, nested_done, a) < 0)
+        a->n_nested--;
 }
 
 int vg_io_open(struct vg_agent *a, struct vg_err *err) {
-    vg_auto_free char *path = vg_agent_path(a, "agent.sock");
+    vg_auto_free char *path = vg_agent_path(a, VG_AGENT_INSIDE "/agent.sock");
     if (!path)
         return vg_err_sys(err, -ENOMEM, "cannot start the agent");
     int fd = vg_unix_listen(path, SOCK_STREAM, 0666);

@@ -2,43 +2,66 @@
    may keep. Loop thread.
 
    The child must hold nothing of the agent: a keeper that kept the lock, a listening socket or the
-   end of another keeper's pair would outlive the agent with it. It keeps what the sandbox node
-   opened (noted at the start), the network namespace, stderr, and its own end of the pair. */
+   end of another keeper's pair would outlive the agent with it. It keeps stderr, its own end of the
+   pair, its network namespace, and what the sandbox node has open. The node does not tell its
+   descriptors; they are noted when it opens them. Descriptors are given out from the lowest free
+   number, so those that are open after a call and were among the lowest free ones before are new.
+ */
 #include "agent/agent-int.h"
 
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/util.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <linux/close_range.h>
+#include <linux/magic.h>
+#include <linux/nsfs.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 struct keep {
+    const struct vg_agent *agent;
     int fd[VG_AGENT_KEEP_FDS + 2];
     size_t n;
 };
 
-/* Called before and after the sandbox node is opened: the difference is the node's. */
-void vg_agent_note_fds(struct vg_agent *a, bool before) {
-    static bool seen[1024]; /* the first call happens at the start of the program */
-    DIR *dir = opendir("/proc/self/fd");
-    if (!dir)
-        return;
-    for (struct dirent *e; (e = readdir(dir));) {
-        uint64_t fd;
-        if (vg_parse_u64(e->d_name, &fd) < 0 || fd >= VG_COUNT(seen) || fd == (uint64_t)dirfd(dir))
-            continue;
-        if (before)
-            seen[fd] = true;
-        else if (!seen[fd] && a->n_keep_fds < VG_AGENT_KEEP_FDS)
-            a->keep_fds[a->n_keep_fds++] = (int)fd;
-    }
-    closedir(dir);
+void vg_agent_note_fds_begin(struct vg_agent_fresh *f) {
+    f->n = 0;
+    while (f->n < VG_AGENT_FRESH_FDS &&
+           (f->fd[f->n] = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3)) >= 0)
+        f->n++;
+    for (size_t i = 0; i < f->n; i++)
+        close(f->fd[i]);
+}
+
+static bool is_kept(const struct vg_agent *a, int fd) {
+    for (size_t i = 0; i < a->n_keep_fds; i++)
+        if (a->keep_fds[i] == fd)
+            return true;
+    return false;
+}
+
+void vg_agent_note_fds_end(struct vg_agent *a, const struct vg_agent_fresh *f) {
+    for (size_t i = 0; i < f->n; i++)
+        if (fcntl(f->fd[i], F_GETFD) >= 0 && !is_kept(a, f->fd[i]) &&
+            a->n_keep_fds < VG_AGENT_KEEP_FDS)
+            a->keep_fds[a->n_keep_fds++] = f->fd[i];
+}
+
+/* The node closes namespaces of users who have not come for long; their numbers are given to other
+   things. A user or mount namespace is the node's; nothing else of the agent's is one. */
+static bool still_the_nodes(int fd) {
+    struct statfs fs;
+    if (fstatfs(fd, &fs) < 0 || fs.f_type != NSFS_MAGIC)
+        return false;
+    int type = ioctl(fd, NS_GET_NSTYPE);
+    return type == CLONE_NEWUSER || type == CLONE_NEWNS;
 }
 
 static int by_number(const void *a, const void *b) {
@@ -48,7 +71,11 @@ static int by_number(const void *a, const void *b) {
 /* In the child, first thing. */
 static void close_others(int keep_fd, void *user) {
     struct keep *keep = user;
+    const struct vg_agent *a = keep->agent;
     keep->fd[keep->n++] = keep_fd;
+    for (size_t i = 0; i < a->n_keep_fds; i++)
+        if (i < a->n_fixed_fds || still_the_nodes(a->keep_fds[i]))
+            keep->fd[keep->n++] = a->keep_fds[i];
     qsort(keep->fd, keep->n, sizeof(int), by_number);
     unsigned from = 3;
     for (size_t i = 0; i < keep->n; i++) {
@@ -81,6 +108,16 @@ static int take_network(struct vg_agent *a, const struct vg_warm_key *key,
     return 0;
 }
 
+/* Made here once, every keeper of this user inherits it; else each would make its own. */
+static void warm_node(struct vg_agent *a, const struct vg_sandbox_profile *profile) {
+    struct vg_agent_fresh fresh;
+    struct vg_err err = VG_ERR_INIT;
+    vg_agent_note_fds_begin(&fresh);
+    if (vg_sandbox_node_warm(a->node, profile, &err) < 0)
+        vg_debug("cannot warm the node: %s", err.msg);
+    vg_agent_note_fds_end(a, &fresh);
+}
+
 int vg_keeper_birth(struct vg_agent *a, const struct vg_warm_key *key, struct vg_agent_keeper *k,
                     struct vg_err *err) {
     struct vg_keeper_birth birth = {
@@ -100,9 +137,8 @@ int vg_keeper_birth(struct vg_agent *a, const struct vg_warm_key *key, struct vg
     if (r < 0)
         return r;
     birth.net_slot = k->net_slot;
-    struct keep keep = {.n = 0};
-    memcpy(keep.fd, a->keep_fds, a->n_keep_fds * sizeof(int));
-    keep.n = a->n_keep_fds;
+    warm_node(a, &birth.profile);
+    struct keep keep = {.agent = a};
     if (birth.profile.netns_fd >= 0)
         keep.fd[keep.n++] = birth.profile.netns_fd;
     r = vg_keeper_spawn(&birth, close_others, &keep, &k->pid, &k->fd, err);

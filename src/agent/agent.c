@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -274,28 +275,29 @@ static int open_home(struct vg_agent *a, struct vg_err *err) {
     a->lease_path = vg_fmt("%s/node/lease", real);
     if (!a->conf.home || !a->node_dir || !a->keepers_dir || !a->lease_path)
         return vg_err_sys(err, -ENOMEM, "cannot start the agent");
-    if ((r = vg_mkdir_p(a->node_dir, 0711)) < 0 || (r = vg_mkdir_p(a->keepers_dir, 0700)) < 0)
-        return vg_err_sys(err, r, "cannot make %s", a->keepers_dir);
+    vg_auto_free char *inside = vg_agent_path(a, VG_AGENT_INSIDE);
+    if ((r = vg_mkdir_p(a->node_dir, 0711)) < 0 || (r = vg_mkdir_p(a->keepers_dir, 0700)) < 0 ||
+        (r = inside ? vg_mkdir_p(inside, 0755) : -ENOMEM) < 0)
+        return vg_err_sys(err, r, "cannot make the folders of the node in %s", a->node_dir);
     return 0;
 }
 
-/* A record lock: it belongs to this process alone, keepers do not inherit it. */
+/* Keepers close the lock's descriptor first thing, so it ends with this process. */
 static int take_lock(struct vg_agent *a, struct vg_err *err) {
     vg_auto_free char *path = vg_agent_path(a, "lock");
     vg_auto_free char *pid_path = vg_agent_path(a, "pid");
-    struct flock fl = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     char pid[16];
     if (!path || !pid_path)
         return vg_err_sys(err, -ENOMEM, "cannot start the agent");
     a->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (a->lock_fd < 0)
         return vg_err_sys(err, errno, "cannot open %s", path);
-    if (fcntl(a->lock_fd, F_SETLK, &fl) < 0) {
-        if (errno != EAGAIN && errno != EACCES)
+    if (flock(a->lock_fd, LOCK_EX | LOCK_NB) < 0) {
+        if (errno != EWOULDBLOCK)
             return vg_err_sys(err, errno, "cannot lock %s", path);
-        fcntl(a->lock_fd, F_GETLK, &fl);
-        return vg_err_set(err, VG_CONFLICT, "an agent already runs for %s (process %d)",
-                          a->conf.home, (int)fl.l_pid);
+        read_line(pid_path, pid, sizeof(pid));
+        return vg_err_set(err, VG_CONFLICT, "an agent already runs for %s (process %s)",
+                          a->conf.home, pid[0] ? pid : "?");
     }
     int n = snprintf(pid, sizeof(pid), "%d\n", (int)getpid());
     int r = vg_write_file(pid_path, pid, (size_t)n, 0644);
@@ -306,7 +308,7 @@ static int take_lock(struct vg_agent *a, struct vg_err *err) {
 
 static int open_node(struct vg_agent *a, struct vg_err *err) {
     char exe[PATH_MAX];
-    vg_auto_free char *sock = vg_agent_path(a, "agent.sock");
+    vg_auto_free char *sock = vg_agent_path(a, VG_AGENT_INSIDE "/agent.sock");
     ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
     if (n < 0 || !sock)
         return vg_err_sys(err, n < 0 ? errno : ENOMEM, "cannot find this program");
@@ -316,9 +318,11 @@ static int open_node(struct vg_agent *a, struct vg_err *err) {
                                         .tag = a->tag,
                                         .agent_sock = sock,
                                         .self_exe = exe};
-    vg_agent_note_fds(a, true);
+    struct vg_agent_fresh fresh;
+    vg_agent_note_fds_begin(&fresh);
     int r = vg_sandbox_node_open(&conf, &a->node, err);
-    vg_agent_note_fds(a, false);
+    vg_agent_note_fds_end(a, &fresh);
+    a->n_fixed_fds = a->n_keep_fds;
     return r;
 }
 
@@ -341,7 +345,8 @@ void vg_agent_quit(struct vg_agent *a, int status) {
 
 /* The node is empty: nothing of it stays behind. */
 void vg_agent_stopped(struct vg_agent *a) {
-    static const char *const files[] = {"agent.sock", "lease", "lease.boot", "pid"};
+    static const char *const files[] = {VG_AGENT_INSIDE "/agent.sock", "lease", "lease.boot",
+                                        "pid"};
     uv_timer_stop(&a->stop_timer);
     if (a->net)
         vg_netpool_close(a->net);
@@ -353,6 +358,9 @@ void vg_agent_stopped(struct vg_agent *a) {
         if (path)
             unlink(path);
     }
+    vg_auto_free char *inside = vg_agent_path(a, VG_AGENT_INSIDE);
+    if (inside)
+        rmdir(inside);
     rmdir(a->keepers_dir);
     vg_agent_quit(a, 0);
 }
