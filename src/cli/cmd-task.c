@@ -104,13 +104,16 @@ static int list_json(Vg__Pb__Envelope *req) {
 static int list_table(Vg__Pb__Envelope *req, const struct vg_task_filter *f) {
     struct vg_err err = VG_ERR_INIT;
     struct list list = {.table = vg_task_table()};
-    if (vg_call_once(req, on_list_table, &list, &err) < 0)
+    if (vg_call_once(req, on_list_table, &list, &err) < 0) {
+        vg_table_free(list.table);
         return vg_cmd_fail(&err);
+    }
     if (list.n || !isatty(STDOUT_FILENO))
-        vg_table_print(list.table, stdout, 0);
+        vg_table_print(vg_take_ptr(list.table), stdout, 0);
     else
         fprintf(stderr, "no %stasks%s\n", f->ended ? "" : "unfinished ",
                 f->ended ? "" : " ('virga task list -a' shows ended ones)");
+    vg_table_free(list.table);
     if (list.total > list.n && isatty(STDOUT_FILENO))
         fprintf(stderr, "the newest %zu of %llu; --limit shows more\n", list.n,
                 (unsigned long long)list.total);

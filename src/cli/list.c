@@ -29,8 +29,11 @@ int vg_list_run(struct vg_cmd_line *l, Vg__Pb__Envelope *req, const struct vg_li
         g.array = json_array();
     else
         g.table = vg_table_new(how->headings);
-    if (vg_call_once(req, on_answer, &g, &err) < 0)
+    if (vg_call_once(req, on_answer, &g, &err) < 0) {
+        vg_table_free(g.table);
+        json_decref(g.array);
         return vg_cmd_fail(&err);
+    }
     if (g.array)
         return vg_json_print(g.array);
     vg_table_print(g.table, stdout, 0);

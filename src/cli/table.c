@@ -139,6 +139,12 @@ void vg_table_print(struct vg_table *t, FILE *out, unsigned width) {
         }
         fputc('\n', out);
     }
+    vg_table_free(t);
+}
+
+void vg_table_free(struct vg_table *t) {
+    if (!t)
+        return;
     for (size_t i = 0; i < t->n_rows * t->n_columns; i++)
         free(t->cells[i]);
     free(t->cells);

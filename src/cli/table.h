@@ -15,6 +15,8 @@ void vg_table_row(struct vg_table *t, const char *const *cells);
 /* Prints and frees. width 0: the terminal's, or unlimited when `out` is none. */
 void vg_table_print(struct vg_table *t, FILE *out, unsigned width);
 
+void vg_table_free(struct vg_table *t); /* NULL is fine */
+
 /* Columns of the terminal behind `out`, or 0 when it is none. */
 unsigned vg_table_width(FILE *out);
 
