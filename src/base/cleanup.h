@@ -15,19 +15,19 @@ static inline void vg_cleanup_fd(int *fd) {
 #define vg_auto_fd __attribute__((cleanup(vg_cleanup_fd)))
 
 /* Gives the value away and leaves NULL (or -1) behind, so that the cleanup does nothing. */
-#define vg_take_ptr(p)                                                                             \
-    ({                                                                                             \
-        __auto_type vg_place_ = &(p);                                                              \
-        __auto_type vg_taken_ = *vg_place_;                                                        \
-        *vg_place_ = NULL;                                                                         \
-        vg_taken_;                                                                                 \
+#define vg_take_ptr(p)                      \
+    ({                                      \
+        __auto_type vg_place_ = &(p);       \
+        __auto_type vg_taken_ = *vg_place_; \
+        *vg_place_ = NULL;                  \
+        vg_taken_;                          \
     })
-#define vg_take_fd(fd)                                                                             \
-    ({                                                                                             \
-        int *vg_place_ = &(fd);                                                                    \
-        int vg_taken_ = *vg_place_;                                                                \
-        *vg_place_ = -1;                                                                           \
-        vg_taken_;                                                                                 \
+#define vg_take_fd(fd)              \
+    ({                              \
+        int *vg_place_ = &(fd);     \
+        int vg_taken_ = *vg_place_; \
+        *vg_place_ = -1;            \
+        vg_taken_;                  \
     })
 
 /* Closes if open; leaves -1 behind. */
