@@ -213,6 +213,7 @@ int vg_sb_add_binds(struct vg_sandbox *sb, const struct vg_exec *x, bool *ret_go
     if (r >= 0 && n && (r = step_in(sb, &cwd)) < 0)
         vg_err_sys(err, r, "cannot enter the sandbox's mounts");
     if (r >= 0 && n) {
+        mode_t mask = umask(022);
         for (size_t i = 0; r >= 0 && i < n; i++) {
             r = attach(sb, &pend[i]);
             if (r < 0)
@@ -221,6 +222,7 @@ int vg_sb_add_binds(struct vg_sandbox *sb, const struct vg_exec *x, bool *ret_go
                 sb->covers[sb->n_covers++] =
                     (struct vg_sb_cover){vg_take_ptr(pend[i].path), pend[i].read_only};
         }
+        umask(mask);
         step_out(sb, cwd);
     }
     pending_done(pend, n);

@@ -93,12 +93,16 @@ static bool hard_raised;
 /* A caller's hard limits may be above the agent's. Later nobody has the privilege, so the room is
    made now; each command is given its own limits or what was here before. */
 static void raise_hard_limits(void) {
+    const struct rlimit none = {0, 0};
+    (void)setrlimit(RLIMIT_RTPRIO, &none); /* these two would let a task starve its neighbours */
+    (void)setrlimit(RLIMIT_NICE, &none);
     for (int i = 0; i < RLIM_NLIMITS; i++) {
         struct rlimit l;
         if (getrlimit(i, &l) < 0)
             continue;
         hard_limits[i] = l.rlim_max;
-        if (l.rlim_max == RLIM_INFINITY)
+        if (l.rlim_max == RLIM_INFINITY || i == RLIMIT_RTPRIO || i == RLIMIT_NICE ||
+            i == RLIMIT_SIGPENDING || i == RLIMIT_MSGQUEUE)
             continue;
         l.rlim_max = i == RLIMIT_NOFILE ? 1u << 20 : RLIM_INFINITY;
         if (l.rlim_max > hard_limits[i] && setrlimit(i, &l) == 0)

@@ -241,7 +241,28 @@ void vg_sandbox_node_close(struct vg_sandbox_node *n) {
 int vg_sandbox_node_warm(struct vg_sandbox_node *node, const struct vg_sandbox_profile *p,
                          struct vg_err *err) {
     struct vg_sb_seed *seed;
-    return vg_sb_seed_get(node, p->slot, p->uid, p->gid, &seed, err);
+    return vg_sb_seed_get(node, p, &seed, err);
+}
+
+static void list_fd(int fd, int *fds, size_t max, size_t *n) {
+    if (*n < max)
+        fds[*n] = fd;
+    ++*n;
+}
+
+size_t vg_sandbox_node_fds(const struct vg_sandbox_node *node, const struct vg_sandbox_profile *p,
+                           int *fds, size_t max) {
+    size_t n = 0;
+    for (size_t i = 0; i < node->cg.n; i++)
+        list_fd(node->cg.h[i].fd, fds, max, &n);
+    for (size_t i = 0; i < VG_SB_PROFILES_MAX; i++) {
+        const struct vg_sb_seed *s = &node->seeds[i];
+        if (s->userns_fd < 0 || (p && !vg_sb_seed_fits(s, p)))
+            continue;
+        list_fd(s->userns_fd, fds, max, &n);
+        list_fd(s->mntns_fd, fds, max, &n);
+    }
+    return n;
 }
 
 void vg_sandbox_sweep(struct vg_sandbox_node *node, bool (*live)(const char *name, void *user),

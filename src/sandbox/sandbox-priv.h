@@ -74,6 +74,7 @@ struct vg_sb_seed { /* what sandboxes of the same (slot, uid, gid) share */
     uint32_t slot;
     uid_t uid;
     gid_t gid;
+    bool stranger; /* root inside, but not this machine's root */
     uint64_t used; /* for eviction: the larger the younger */
     int userns_fd; /* owned; -1: free entry */
     int mntns_fd;  /* owned: a mount namespace with the layout in seed.c */
@@ -109,8 +110,9 @@ struct vg_sandbox_node {
 int vg_sb_fill_dev(const char *at, uid_t uid, gid_t gid);
 uid_t vg_sb_map_id(uint32_t slot, uid_t own, uid_t inside);
 /* Finds or makes; borrowed from the node. */
-int vg_sb_seed_get(struct vg_sandbox_node *node, uint32_t slot, uid_t uid, gid_t gid,
+int vg_sb_seed_get(struct vg_sandbox_node *node, const struct vg_sandbox_profile *p,
                    struct vg_sb_seed **ret, struct vg_err *err);
+bool vg_sb_seed_fits(const struct vg_sb_seed *s, const struct vg_sandbox_profile *p);
 void vg_sb_seed_done(struct vg_sb_seed *seed);
 
 /* ---- messages between keeper and init (SOCK_SEQPACKET) ------------------------------------- */
@@ -205,8 +207,9 @@ struct vg_sb_cover {
 };
 struct vg_sb_running {
     uint64_t tag;
-    int pidfd; /* owned; -1 until STARTED */
-    pid_t pid; /* outside */
+    int pidfd;         /* owned; -1 until STARTED */
+    pid_t pid;         /* outside */
+    uint64_t early[2]; /* signals sent before it started: to the process, to its group */
 };
 
 struct vg_sandbox {

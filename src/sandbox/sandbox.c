@@ -183,7 +183,7 @@ int vg_sandbox_prepare(struct vg_sandbox_node *node, const struct vg_sandbox_pro
     struct vg_sandbox *sb = sandbox_new(node, p, name);
     if (!sb)
         return vg_err_sys(err, ENOMEM, "cannot prepare a sandbox");
-    int r = vg_sb_seed_get(node, p->slot, p->uid, p->gid, &seed, err);
+    int r = vg_sb_seed_get(node, p, &seed, err);
     if (r >= 0) {
         sb->userns_fd = fcntl(seed->userns_fd, F_DUPFD_CLOEXEC, 3);
         sb->own_mnt_fd = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
@@ -412,6 +412,24 @@ static pid_t outside_pid(int pidfd) {
     return pid > 0 ? (pid_t)pid : 0;
 }
 
+static int send_signal(const struct vg_sb_running *r, int signo, bool group) {
+    if (!group)
+        return vg_sys_pidfd_send_signal(r->pidfd, signo, 0) < 0 ? -errno : 0;
+    if (vg_sys_pidfd_send_signal(r->pidfd, signo, VG_PIDFD_SIGNAL_GROUP) == 0)
+        return 0;
+    if (errno != EINVAL)
+        return -errno;
+    /* Before Linux 6.9: it has not been reaped (we would know), so its number is still its own. */
+    return r->pid > 1 ? (kill(-r->pid, signo) < 0 ? -errno : 0) : -ESRCH;
+}
+
+static void send_early(struct vg_sb_running *r) {
+    for (int group = 0; group < 2; group++)
+        for (int signo = 1; r->early[group] && signo < _NSIG; signo++)
+            if (r->early[group] >> (signo - 1) & 1)
+                (void)send_signal(r, signo, group);
+}
+
 /* True when the message is a proper event of a command that we asked for. */
 static bool take_event(struct vg_sandbox *sb, const struct vg_sb_msg *m, int *pidfd,
                        struct vg_sandbox_event *ret) {
@@ -427,6 +445,7 @@ static bool take_event(struct vg_sandbox *sb, const struct vg_sb_msg *m, int *pi
             return false;
         r->pidfd = vg_take_fd(*pidfd);
         r->pid = outside_pid(r->pidfd);
+        send_early(r);
     }
     ret->pid = r->pid;
     if (m->kind == VG_SB_EXITED || m->kind == VG_SB_EXEC_FAILED)
@@ -459,16 +478,13 @@ int vg_sandbox_signal(struct vg_sandbox *sb, uint64_t tag, int signo, bool group
     struct vg_sb_running *r = find_running(sb, tag);
     if (!r)
         return -ESRCH;
-    if (r->pidfd < 0)
-        return -EAGAIN;
-    if (!group)
-        return vg_sys_pidfd_send_signal(r->pidfd, signo, 0) < 0 ? -errno : 0;
-    if (vg_sys_pidfd_send_signal(r->pidfd, signo, VG_PIDFD_SIGNAL_GROUP) == 0)
-        return 0;
-    if (errno != EINVAL)
-        return -errno;
-    /* Before Linux 6.9: it has not been reaped (we would know), so its number is still its own. */
-    return r->pid > 1 ? (kill(-r->pid, signo) < 0 ? -errno : 0) : -ESRCH;
+    if (signo < 0 || signo >= _NSIG)
+        return -EINVAL;
+    if (r->pidfd >= 0)
+        return send_signal(r, signo, group);
+    if (signo)
+        r->early[group] |= 1ull << (signo - 1);
+    return 0;
 }
 
 /* The end of pid 1 is the end of its pid namespace: the kernel kills all of it, and nobody inside

@@ -15,6 +15,7 @@
 #include <sys/types.h>
 
 struct vg_sandbox;
+struct vg_sandbox_profile;
 
 /* What does not change between sandboxes of a node. Owned by the agent, inherited by fork. */
 struct vg_sandbox_node; /* opaque: compiled seccomp program, cgroup layout, /dev template, lower
@@ -33,6 +34,10 @@ struct vg_sandbox_node_conf {
    must not close them (they are close-on-exec). Mounts nothing in the caller's mount namespace. */
 int vg_sandbox_node_open(const struct vg_sandbox_node_conf *conf, struct vg_sandbox_node **ret,
                          struct vg_err *err);
+/* The descriptors that a forked keeper must keep for the node to work there: writes at most `max`,
+   returns how many there are. `profile` limits them to what its sandboxes need; NULL: all. */
+size_t vg_sandbox_node_fds(const struct vg_sandbox_node *node,
+                           const struct vg_sandbox_profile *profile, int *fds, size_t max);
 /* Leaves no mount and no cgroup of ours behind (sandboxes must be gone). */
 void vg_sandbox_node_close(struct vg_sandbox_node *node);
 
@@ -121,8 +126,8 @@ int vg_sandbox_fd(const struct vg_sandbox *sb);
 /* 1 and an event, 0 when none waits, -errno. */
 int vg_sandbox_next_event(struct vg_sandbox *sb, struct vg_sandbox_event *ret);
 
-/* Signals the command with this tag: its process, or its process group. -ESRCH when it has ended.
- */
+/* Signals the command with this tag: its process, or its process group; one that has not started
+   yet gets it then. -ESRCH when it has ended. */
 int vg_sandbox_signal(struct vg_sandbox *sb, uint64_t tag, int signo, bool group);
 /* Kills every process in the sandbox (cgroup), commands and all they left. */
 int vg_sandbox_kill_all(struct vg_sandbox *sb);

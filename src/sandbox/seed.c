@@ -1,4 +1,4 @@
-/* What sandboxes of one (slot, uid, gid) share, made once: a user namespace and a small mount
+/* What sandboxes of one user share, made once: a user namespace and a small mount
    namespace (the seed) with everything that does not differ between them. A sandbox's init enters
    the seed and copies it, which costs a few mounts rather than all of the host's, and leaves no
    mount anywhere on the host: namespaces go when their last descriptor does, whoever is killed.
@@ -24,6 +24,8 @@
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
 
+#define FIRST_PERSON 1000 /* ids below are the system's own */
+
 uid_t vg_sb_map_id(uint32_t slot, uid_t own, uid_t inside) {
     if (own && inside == own)
         return own;
@@ -44,10 +46,10 @@ static int map_text(char *out, size_t n, uint32_t slot, unsigned own) {
                     base + own + 1, all - own - 1);
 }
 
-static int write_map(pid_t pid, const char *file, uint32_t slot, unsigned own) {
-    char path[64], text[128];
+static int write_map(pid_t pid, const char *file, const char *text) {
+    char path[64];
     snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, file);
-    int n = map_text(text, sizeof(text), slot, own);
+    ssize_t n = (ssize_t)strlen(text);
     vg_auto_fd int fd = open(path, O_WRONLY | O_CLOEXEC);
     if (fd < 0)
         return -errno;
@@ -94,15 +96,15 @@ static int reap(pid_t pid) {
     return status;
 }
 
-static int make_userns(const struct vg_sb_seed *s, int *ret_fd, struct vg_err *err) {
+static int make_userns(const char *uid_map, const char *gid_map, int *ret_fd, struct vg_err *err) {
     int hold = -1;
     pid_t pid = clone_waiter(CLONE_NEWUSER, &hold);
     if (pid < 0)
         return vg_err_sys(err, pid,
                           "cannot make a user namespace (is user.max_user_namespaces 0?)");
-    int r = write_map(pid, "uid_map", s->slot, s->uid);
+    int r = write_map(pid, "uid_map", uid_map);
     if (r >= 0)
-        r = write_map(pid, "gid_map", s->slot, s->gid);
+        r = write_map(pid, "gid_map", gid_map);
     int fd = r < 0 ? r : open_ns(pid, "user");
     close(hold);
     reap(pid);
@@ -234,7 +236,7 @@ static int open_sock(const struct vg_sandbox_node *n) {
     return open(path, O_PATH | O_CLOEXEC);
 }
 
-static int build_seed(const struct vg_sandbox_node *n, const struct vg_sb_seed *s,
+static int build_seed(const struct vg_sandbox_node *n, const struct vg_sb_seed *s, int lower_ids,
                       struct seed_error *e) {
     if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
         return FAIL("cannot make a mount namespace");
@@ -242,7 +244,7 @@ static int build_seed(const struct vg_sandbox_node *n, const struct vg_sb_seed *
     if (mount("virga", n->dir, "tmpfs", MS_NOSUID, "mode=0755,size=64k") < 0 || chdir(n->dir) < 0)
         return FAIL("cannot mount a seed at %s", n->dir);
     for (size_t i = 0; i < n->n_lowers; i++)
-        if (attach_lower(n, i, s->userns_fd, e) < 0)
+        if (attach_lower(n, i, lower_ids, e) < 0)
             return -1;
     static const char *const dirs[] = {"d", "v", "e", "s", "r"};
     for (size_t i = 0; i < VG_COUNT(dirs); i++)
@@ -258,7 +260,8 @@ static int build_seed(const struct vg_sandbox_node *n, const struct vg_sb_seed *
     return 0;
 }
 
-static int make_mntns(const struct vg_sandbox_node *n, struct vg_sb_seed *s, struct vg_err *err) {
+static int make_mntns(const struct vg_sandbox_node *n, struct vg_sb_seed *s, int lower_ids,
+                      struct vg_err *err) {
     int up[2] = {-1, -1}, down[2] = {-1, -1};
     if (vg_fault("sandbox.seed") < 0)
         return vg_err_sys(err, ENOMEM, "cannot make a mount namespace");
@@ -274,7 +277,7 @@ static int make_mntns(const struct vg_sandbox_node *n, struct vg_sb_seed *s, str
         char c;
         close(down[1]);
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (build_seed(n, s, &e) < 0 && !e.code)
+        if (build_seed(n, s, lower_ids, &e) < 0 && !e.code)
             e.code = EIO;
         if (write(up[1], &e, sizeof(e)) == sizeof(e) && !e.code)
             while (read(down[0], &c, 1) < 0 && errno == EINTR)
@@ -307,38 +310,63 @@ void vg_sb_seed_done(struct vg_sb_seed *s) {
     vg_close(&s->mntns_fd);
 }
 
-int vg_sb_seed_get(struct vg_sandbox_node *node, uint32_t slot, uid_t uid, gid_t gid,
-                   struct vg_sb_seed **ret, struct vg_err *err) {
+bool vg_sb_seed_fits(const struct vg_sb_seed *s, const struct vg_sandbox_profile *p) {
+    return s->userns_fd >= 0 && s->slot == p->slot && s->uid == p->uid && s->gid == p->gid &&
+           s->stranger == (!p->uid && !p->local_root);
+}
+
+static struct vg_sb_seed *oldest_of(struct vg_sandbox_node *node) {
     struct vg_sb_seed *oldest = &node->seeds[0];
-    for (size_t i = 0; i < VG_SB_PROFILES_MAX; i++) {
-        struct vg_sb_seed *s = &node->seeds[i];
-        if (s->userns_fd >= 0 && s->slot == slot && s->uid == uid && s->gid == gid) {
-            s->used = ++node->uses;
-            *ret = s;
+    for (size_t i = 0; i < VG_SB_PROFILES_MAX && oldest->userns_fd >= 0; i++)
+        if (node->seeds[i].userns_fd < 0 || node->seeds[i].used < oldest->used)
+            oldest = &node->seeds[i];
+    return oldest;
+}
+
+/* The node's files keep their owners inside. But a stranger who is root inside must not be root
+   over the files of this machine's people: of those only what everybody may read is visible. */
+static int make_seed(const struct vg_sandbox_node *node, struct vg_sb_seed *s, struct vg_err *err) {
+    char uids[128], gids[128];
+    map_text(uids, sizeof(uids), s->slot, s->uid);
+    map_text(gids, sizeof(gids), s->slot, s->gid);
+    int r = make_userns(uids, gids, &s->userns_fd, err);
+    if (r < 0)
+        return r;
+    vg_auto_fd int system_ids = -1;
+    if (s->stranger) {
+        const unsigned base = VG_SB_ID_BASE + s->slot * VG_SB_ID_RANGE;
+        snprintf(uids, sizeof(uids), "0 %u %u\n", base, FIRST_PERSON);
+        r = make_userns(uids, uids, &system_ids, err);
+    }
+    return r < 0 ? r : make_mntns(node, s, system_ids >= 0 ? system_ids : s->userns_fd, err);
+}
+
+int vg_sb_seed_get(struct vg_sandbox_node *node, const struct vg_sandbox_profile *p,
+                   struct vg_sb_seed **ret, struct vg_err *err) {
+    for (size_t i = 0; i < VG_SB_PROFILES_MAX; i++)
+        if (vg_sb_seed_fits(&node->seeds[i], p)) {
+            node->seeds[i].used = ++node->uses;
+            *ret = &node->seeds[i];
             return 0;
         }
-        if (s->userns_fd < 0 ? oldest->userns_fd >= 0
-                             : oldest->userns_fd >= 0 && s->used < oldest->used)
-            oldest = s;
-    }
-    if (slot > VG_SB_SLOT_MAX || uid >= VG_SB_ID_BASE || gid >= VG_SB_ID_BASE)
-        return vg_err_set(err, VG_INVALID, "user id %u (slot %u) is too large for a sandbox", uid,
-                          slot);
-    struct vg_sb_seed s = {.slot = slot,
-                           .uid = uid,
-                           .gid = gid,
+    if (p->slot > VG_SB_SLOT_MAX || p->uid >= VG_SB_ID_BASE || p->gid >= VG_SB_ID_BASE)
+        return vg_err_set(err, VG_INVALID, "user id %u (slot %u) is too large for a sandbox",
+                          p->uid, p->slot);
+    struct vg_sb_seed s = {.slot = p->slot,
+                           .uid = p->uid,
+                           .gid = p->gid,
+                           .stranger = !p->uid && !p->local_root,
                            .used = ++node->uses,
                            .userns_fd = -1,
                            .mntns_fd = -1};
-    int r = make_userns(&s, &s.userns_fd, err);
-    if (r >= 0)
-        r = make_mntns(node, &s, err);
+    int r = make_seed(node, &s, err);
     if (r < 0) {
         vg_sb_seed_done(&s);
         return r;
     }
-    vg_sb_seed_done(oldest);
-    *oldest = s;
-    *ret = oldest;
+    struct vg_sb_seed *place = oldest_of(node);
+    vg_sb_seed_done(place);
+    *place = s;
+    *ret = place;
     return 0;
 }

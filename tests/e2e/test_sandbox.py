@@ -418,6 +418,23 @@ def test_tenants_cannot_read_each_others_files(tmp_path):
         assert done.returncode != 0 and b"mine" not in done.stdout, cmd
 
 
+def test_a_remote_root_is_no_root_over_files_of_this_machines_people():
+    folder = Path(f"/opt/vg-{uuid.uuid4().hex}")
+    folder.mkdir()
+    try:
+        (folder / "private").write_text("secret")
+        (folder / "public").write_text("hello")
+        for f in ("private", "public"):
+            os.chown(folder / f, 1234, 1234)
+        (folder / "private").chmod(0o600)
+        done = sandbox("/bin/sh", "-c", f"cat {folder}/public {folder}/private", options=["--remote"])
+        assert done.stdout == b"hello" and b"ermission denied" in done.stderr
+        done = sandbox("/bin/cat", folder / "private")
+        assert done.stdout == b"secret", "control: this machine's own root may"
+    finally:
+        shutil.rmtree(folder)
+
+
 @pytest.mark.parametrize("path", ["/etc/shadow", "/etc/gshadow"])
 def test_secrets_of_the_node_are_hidden_from_remote_roots(path):
     if not os.path.exists(path) or not os.path.getsize(path):
