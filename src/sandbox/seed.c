@@ -124,7 +124,7 @@ struct seed_error {
 
 static int attach_lower(const struct vg_sandbox_node *n, size_t i, int userns_fd,
                         struct seed_error *e) {
-    char at[16];
+    char at[32];
     snprintf(at, sizeof(at), "l%zu", i);
     int r = n->lower_is_file[i] ? mknod(at, S_IFREG | 0444, 0) : mkdir(at, 0755);
     vg_auto_fd int fd = vg_sys_open_tree(AT_FDCWD, n->lowers[i], OPEN_TREE_CLONE | O_CLOEXEC);
