@@ -22,9 +22,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define REPORT_STARTS_MAX                                                   \
-    (12u << 20) /* bytes of Starts in one AgentHello; the rest goes without \
-                 */
+/* Bytes of Starts in one AgentHello; the rest goes without. */
+#define REPORT_STARTS_MAX (12u << 20)
 
 void vg_tasks_init(struct vg_agent *a) {
     memset(a->ended, 0, sizeof(a->ended));

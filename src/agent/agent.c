@@ -282,23 +282,29 @@ static int open_home(struct vg_agent *a, struct vg_err *err) {
     return 0;
 }
 
-/* Keepers close the lock's descriptor first thing, so it ends with this process. */
+/* Two locks on one file. The record lock is this process's alone and decides. The flock is what
+   other programs ask; a keeper that was just forked from a dead agent may hold it for a moment
+   more. */
 static int take_lock(struct vg_agent *a, struct vg_err *err) {
     vg_auto_free char *path = vg_agent_path(a, "lock");
     vg_auto_free char *pid_path = vg_agent_path(a, "pid");
+    struct flock record = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     char pid[16];
     if (!path || !pid_path)
         return vg_err_sys(err, -ENOMEM, "cannot start the agent");
     a->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (a->lock_fd < 0)
         return vg_err_sys(err, errno, "cannot open %s", path);
-    if (flock(a->lock_fd, LOCK_EX | LOCK_NB) < 0) {
-        if (errno != EWOULDBLOCK)
+    if (fcntl(a->lock_fd, F_SETLK, &record) < 0) {
+        if (errno != EAGAIN && errno != EACCES)
             return vg_err_sys(err, errno, "cannot lock %s", path);
         read_line(pid_path, pid, sizeof(pid));
         return vg_err_set(err, VG_CONFLICT, "an agent already runs for %s (process %s)",
                           a->conf.home, pid[0] ? pid : "?");
     }
+    while (flock(a->lock_fd, LOCK_EX) < 0)
+        if (errno != EINTR)
+            return vg_err_sys(err, errno, "cannot lock %s", path);
     int n = snprintf(pid, sizeof(pid), "%d\n", (int)getpid());
     int r = vg_write_file(pid_path, pid, (size_t)n, 0644);
     return r < 0 ? vg_err_sys(err, r, "cannot write %s", pid_path) : 0;
