@@ -70,8 +70,8 @@ int vg_part_open(const char *home, enum vg_part p, pid_t *ret_pid) {
     if (r < 0)
         return r;
     vg_auto_fd int fd = (int)syscall(SYS_pidfd_open, pid, 0);
-    if (fd < 0)
-        return -EAGAIN; /* the file is older than the holder of the lock */
+    if (fd < 0 || vg_pidfd_wait(fd, 0)) /* dead: the file is older than the holder of the lock */
+        return -EAGAIN;
     if (!locked(home, p))
         return -ESRCH;
     if (ret_pid)
@@ -118,8 +118,7 @@ int vg_part_stop(const char *home, enum vg_part p, int signo, unsigned limit_ms)
     return vg_pidfd_wait(fd, 5000) ? 0 : -ETIMEDOUT;
 }
 
-/* Whether keepers are left: an agent that ends in order removes their folder. */
-static bool keepers_left(const char *home) {
+bool vg_cloud_has_keepers(const char *home) {
     char path[VG_HOME_MAX + 32];
     bool found = false;
     snprintf(path, sizeof(path), "%s/node/keepers", home);
@@ -168,11 +167,16 @@ static int sweep(const char *home) {
 }
 
 int vg_cloud_stop(const char *home, bool keep_tasks, struct vg_err *err) {
+    char sock[VG_HOME_MAX + 8];
     int r = vg_part_stop(home, VG_PART_AGENT, keep_tasks ? SIGTERM : SIGUSR2, AGENT_LIMIT_MS);
     if (r < 0)
         return vg_err_sys(err, r, "cannot end the agent of %s", home);
-    if (!keep_tasks && keepers_left(home) && (r = sweep(home)) < 0)
+    if (!keep_tasks && vg_cloud_has_keepers(home) && (r = sweep(home)) < 0)
         return vg_err_sys(err, r, "cannot end the tasks of %s: see its log/agent.log", home);
     r = vg_part_stop(home, VG_PART_VIRGAD, SIGTERM, CONTROL_LIMIT_MS);
-    return r < 0 ? vg_err_sys(err, r, "cannot end virgad of %s", home) : 0;
+    if (r < 0)
+        return vg_err_sys(err, r, "cannot end virgad of %s", home);
+    snprintf(sock, sizeof(sock), "%s/sock", home);
+    unlink(sock); /* of one that was killed */
+    return 0;
 }

@@ -9,9 +9,9 @@
 
 #define SUPERVISOR_LIMIT_MS 45000
 
-static bool runs(const char *home) {
+static bool runs(const char *home, bool keep_tasks) {
     return vg_part_runs(home, VG_PART_UP) || vg_part_runs(home, VG_PART_VIRGAD) ||
-           vg_part_runs(home, VG_PART_AGENT);
+           vg_part_runs(home, VG_PART_AGENT) || (!keep_tasks && vg_cloud_has_keepers(home));
 }
 
 /* The supervisor, where there is one, ends the others and reaps them; what is left after it (or
@@ -42,7 +42,7 @@ static int run(struct vg_cmd_line *l) {
     if (vg_home_dir(home, sizeof(home), &err) < 0)
         return vg_cmd_fail(&err);
     vg_home_short(home, where, sizeof(where));
-    if (!runs(home)) {
+    if (!runs(home, keep)) {
         printf("Virga is not running at %s\n", where);
         return 0;
     }

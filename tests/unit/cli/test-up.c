@@ -156,6 +156,21 @@ Test(up, down_ends_what_lost_its_supervisor) {
     cr_expect_not(vg_part_runs(home, VG_PART_VIRGAD));
 }
 
+Test(up, down_clears_up_after_crashes) {
+    char sock[128];
+    cr_assert_eq(virga("up --no-agent"), 0, "%s", out);
+    pid_t control = pid_of(VG_PART_VIRGAD);
+    end(pid_of(VG_PART_UP));
+    snprintf(sock, sizeof(sock), "%s/sock", home);
+    cr_assert_eq(access(sock, F_OK), 0, "the control: it is there before");
+    kill(control, SIGSTOP); /* neither runs on nor clears up by itself */
+    kill(control, SIGKILL);
+    cr_assert_eq(virga("down"), 0, "%s", out);
+    cr_expect_not(vg_part_runs(home, VG_PART_VIRGAD));
+    cr_assert_eq(virga("status"), 125);
+    cr_expect(strstr(out, "no Virga cloud answers at "), "%s", out);
+}
+
 Test(up, a_control_plane_that_cannot_start_is_explained_in_one_sentence) {
     setenv("VIRGAD_FAILS", "1", 1);
     cr_assert_eq(virga("up --no-agent"), 125);
