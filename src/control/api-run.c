@@ -8,6 +8,7 @@
 #include "control/nodes.h"
 #include "control/persist.h"
 #include "control/place.h"
+#include "control/replay.h"
 #include "control/sessions.h"
 #include "control/spec-check.h"
 #include "model/pool.h"
@@ -176,8 +177,9 @@ static void join_known(struct vg_call *call, struct vg_job *j, struct vg_chan *c
         say_current_state(f);
 }
 
-/* The owner of an ended task asks for it again: the answer is how it ended. */
-static void answer_ended(struct vg_call *call, const struct vg_task *t) {
+/* Somebody asks for a task that has ended: the answer is how it ended; its stored output goes over
+   the channel, if there is one. */
+static void answer_ended(struct vg_call *call, const struct vg_task *t, struct vg_chan *ch) {
     VG_ENVELOPE(env);
     Vg__Pb__RunEvent e = VG__PB__RUN_EVENT__INIT;
     e.has_kind = e.has_task_id = e.has_status = e.has_reason = e.has_attempt = 1;
@@ -191,6 +193,8 @@ static void answer_ended(struct vg_call *call, const struct vg_task *t) {
     e.node = (char *)vg_nodelink_name(call->ctl, t->last_node);
     env.body_case = B(RUN_EVENT);
     env.run_event = &e;
+    if (vg_chan_park(ch, call->ctl->loop) == 0 && ch->fd[0] >= 0)
+        vg_replay_start(call->ctl, vg_take_fd(ch->fd[0]), t);
     vg_peer_send(call->peer, call->req, false, &env);
 }
 
@@ -211,7 +215,7 @@ static bool known(struct vg_call *call, uint64_t id, struct vg_chan *ch) {
         vg_peer_error(call->peer, call->req, VG_EXISTS,
                       "this task id belongs to somebody else: run the command again");
     else if (vg_task_is_ended(t) || !j)
-        answer_ended(call, t);
+        answer_ended(call, t, ch);
     else
         join_known(call, j, ch, false, true);
     vg_chan_close(ch);
@@ -431,13 +435,12 @@ void vg_api_attach(struct vg_call *call) {
         r = vg_err_set(&err, VG_FORBIDDEN,
                        "task %016llx belongs to '%s': you may only look ('virga task logs -f')",
                        (unsigned long long)t->id, t->user);
-    else if (t && (vg_task_is_ended(t) || !found.job))
-        r = vg_err_set(&err, VG_CONFLICT,
-                       "task %016llx has ended: its output is shown by 'virga task logs %016llx'",
-                       (unsigned long long)t->id, (unsigned long long)t->id);
     if (r < 0) {
         vg_chan_close(&ch);
         vg_peer_fail(call->peer, call->req, &err);
+    } else if (vg_task_is_ended(t) || !found.job) {
+        answer_ended(call, t, &ch);
+        vg_chan_close(&ch);
     } else {
         join_known(call, found.job, &ch, m->observe, false);
     }

@@ -13,6 +13,7 @@
 #include "control/peer.h"
 #include "control/persist.h"
 #include "control/place.h"
+#include "control/replay.h"
 #include "control/users.h"
 #include "model/session.h"
 
@@ -154,6 +155,7 @@ int vg_control_start(struct vg_control *c, uv_loop_t *loop, const struct vg_cont
     *c = (struct vg_control){.loop = loop, .home = {.lock_fd = -1}};
     vg_list_init(&c->dirty);
     vg_list_init(&c->watches);
+    vg_list_init(&c->replays);
     c->started_usec = c->pruned_usec = vg_now_usec();
     know_machine(c);
     init_handles(c);
@@ -203,6 +205,7 @@ void vg_control_stop(struct vg_control *c, const char *why) {
     if (why)
         vg_info("stopping: %s", why);
     vg_listen_stop(c);
+    vg_replay_stop_all(c);
     if (c->store) {
         vg_persist_flush(c);
         vg_store_flush(c->store);

@@ -38,6 +38,7 @@ struct vg_control {
     struct vg_map keys;     /* token id -> struct vg_apikey, owned */
     struct vg_map accounts; /* uid + 1 -> struct vg_account, owned: who.c's cache */
     struct vg_list dirty;   /* struct vg_job.dirty: to be written behind */
+    struct vg_list replays; /* replay.c's */
     struct vg_list watches; /* struct vg_follow.on_job of watchers */
 
     struct vg_listener *listeners[3]; /* home socket, system socket, TLS */
