@@ -23,7 +23,10 @@
 
 struct run_chan {
     int fd; /* -1: none */
-    bool welcomed, broken;
+    bool welcomed;
+    bool shut;   /* nothing more can be sent */
+    bool eof;    /* nothing more will come; what is buffered still counts */
+    bool broken; /* over */
     struct vg_buf in, out;
     size_t frame_pos;  /* of the OUTPUT frame at the front of `in`: bytes handled, its header
                           included */

@@ -123,7 +123,7 @@ static ssize_t input_write(struct run *r, struct run_chan *c) {
 
 /* Writes what can be written. Returns whether the socket is full. */
 static bool chan_flush(struct run *r, struct run_chan *c) {
-    while (c->fd >= 0 && !c->broken) {
+    while (c->fd >= 0 && !c->broken && !c->shut) {
         ssize_t n;
         if (c->head_left || c->frame_left) {
             n = input_write(r, c);
@@ -139,7 +139,7 @@ static bool chan_flush(struct run *r, struct run_chan *c) {
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
             return true;
         if (n < 0)
-            c->broken = true;
+            c->shut = true; /* the keeper may have left after its last word: that is still read */
     }
     return false;
 }
@@ -369,10 +369,8 @@ static void chan_ready(struct run *r, struct run_chan *c) {
     if (!p)
         return;
     ssize_t n = recv(c->fd, p, vg_buf_room(&c->in), MSG_DONTWAIT);
-    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
-        c->broken = true;
-        return;
-    }
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+        c->eof = true;
     if (n > 0)
         vg_buf_commit(&c->in, (size_t)n);
     chan_parse(r, c);
@@ -494,12 +492,12 @@ static void relink(struct run *r) {
     r->retry_at = now + r->retry_usec;
 }
 
+/* A channel that has ended is over when all it brought was handled; a slow reader delays that. */
 static void drop_broken(struct run *r) {
+    bool blocked = r->out_full[1] || r->out_full[2];
     for (int i = 0; i < 2; i++)
-        if (r->chan[i].broken) {
-            chan_parse(r, &r->chan[i]);
+        if (r->chan[i].broken || (r->chan[i].eof && !blocked))
             run_chan_close(&r->chan[i]);
-        }
     if (r->chan[0].fd < 0 && r->chan[1].fd >= 0) {
         r->chan[0] = r->chan[1];
         r->chan[1] = (struct run_chan){.fd = -1};
@@ -545,7 +543,7 @@ static int turn(struct run *r, int sigs, struct vg_err *err) {
         struct run_chan *c = &r->chan[i];
         bool full = chan_flush(r, c);
         bool blocked = r->out_full[1] || r->out_full[2];
-        if (c->fd >= 0 && !c->broken)
+        if (c->fd >= 0 && !c->broken && !c->eof)
             i_chan[i] = add(&ps, c->fd,
                             (short)((full ? POLLOUT : 0) |
                                     (blocked && vg_buf_len(&c->in) > CHAN_IN_MAX ? 0 : POLLIN)));
