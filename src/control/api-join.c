@@ -71,16 +71,18 @@ void vg_api_node_invite(struct vg_call *call) {
                               .labels = labels,
                               .created_usec = now,
                               .expires_usec = now + ttl};
+    if (i) {
+        *i = (struct invite){.ctl = c, .peer = call->peer->serial, .req = call->req};
+        vg_token_format(&t, i->token);
+        memcpy(i->id, t.id, sizeof i->id);
+    }
     if (!i || !labels || vg_store_add_join(c->store, &row, invite_stored, i) < 0) {
         free(i);
         vg_peer_error(call->peer, call->req, VG_INTERNAL, "the control plane is out of memory");
         return;
     }
-    *i = (struct invite){.ctl = c, .peer = call->peer->serial, .req = call->req};
-    vg_token_format(&t, i->token);
-    memcpy(i->id, t.id, sizeof i->id);
+    vg_audit(call, "invitation %s made", t.id);
     OPENSSL_cleanse(&t, sizeof t);
-    vg_audit(call, "invitation %s made", row.id);
 }
 
 /* ------------------------------------------------------------------ joining */

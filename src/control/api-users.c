@@ -262,8 +262,8 @@ void vg_api_token_create(struct vg_call *call) {
     }
     vg_token_format(&t, l->token);
     memcpy(l->id, t.id, sizeof l->id);
+    vg_audit(call, "token %s made for user %s", t.id, user);
     OPENSSL_cleanse(&t, sizeof t);
-    vg_audit(call, "token %s made for user %s", row.id, user);
 }
 
 void vg_api_token_list(struct vg_call *call) {

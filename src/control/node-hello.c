@@ -77,6 +77,23 @@ static void replace(char **field, const char *text) {
     *field = copy;
 }
 
+/* What the agent says; of a node that was invited the administrator's own labels stay. */
+static void take_labels(struct vg_node *n, char *const *label, size_t count, bool invited) {
+    char *all[VG_CONF_LIST_MAX];
+    size_t total = 0;
+    for (size_t i = 0; invited && i < n->labels.n && total < VG_CONF_LIST_MAX; i++)
+        all[total++] = n->labels.item[i];
+    for (size_t i = 0; i < count && total < VG_CONF_LIST_MAX; i++) {
+        bool have = strchr(label[i], '\n') != NULL;
+        for (size_t k = 0; k < total; k++)
+            have |= strcmp(all[k], label[i]) == 0;
+        if (!have)
+            all[total++] = label[i];
+    }
+    /* The copies are made before the old ones go. */
+    vg_node_set_labels(n, all, total);
+}
+
 static void take_facts(struct vg_nodelink *a, struct vg_peer *p, const Vg__Pb__AgentHello *m) {
     struct vg_node *n = a->node;
     n->total = vg_res_from_pb(m->total);
@@ -87,8 +104,7 @@ static void take_facts(struct vg_nodelink *a, struct vg_peer *p, const Vg__Pb__A
     n->total.gpus = (uint32_t)__builtin_popcountll(n->gpus);
     if (m->name && vg_conf_name_valid(m->name))
         replace(&n->name, m->name);
-    if (m->n_label && m->n_label <= VG_CONF_LIST_MAX)
-        vg_node_set_labels(n, m->label, m->n_label);
+    take_labels(n, m->label, m->n_label, !p->unix_socket);
     replace(&n->gpu_model, m->n_gpu ? m->gpu[0]->model : NULL);
     replace(&n->version, m->version);
     replace(&n->machine_id, m->machine_id);

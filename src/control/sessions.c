@@ -40,11 +40,15 @@ static void extend(struct vg_control *c, struct vg_session *s, uint64_t keep_use
 
 int vg_sessions_bind(struct vg_job *j) {
     struct vg_control *c = j->ctl;
-    const Vg__Pb__TaskSpec *spec = j->task->spec;
+    Vg__Pb__TaskSpec *spec = j->task->spec;
     if (!spec->session || !*spec->session)
         return 0;
     vg_auto_free char *key = vg_fmt("%s/%s", j->task->user, spec->session);
     struct vg_session *s = key ? vg_map_get(&c->sessions, key) : NULL;
+    if (!spec->has_session_keep_usec) {
+        spec->has_session_keep_usec = 1;
+        spec->session_keep_usec = s ? s->keep_usec : VG_SESSION_KEEP_USEC;
+    }
     if (!s) {
         s = key ? vg_session_new(j->task->user, spec->session, vg_task_pool(j->task),
                                  spec->session_keep_usec, vg_wall_usec())
@@ -53,7 +57,7 @@ int vg_sessions_bind(struct vg_job *j) {
             vg_session_free(s);
             return -ENOMEM;
         }
-    } else if (spec->has_session_keep_usec && spec->session_keep_usec != s->keep_usec) {
+    } else if (spec->session_keep_usec != s->keep_usec) {
         extend(c, s, spec->session_keep_usec);
     }
     j->session = s;

@@ -3,6 +3,8 @@
 #include "control/job.h"
 #include "model/session.h"
 
+#define VG_SESSION_KEEP_USEC (3600 * 1000000ULL) /* unless --keep says otherwise */
+
 /* Binds a job to the session its spec names; makes it when there is none. -ENOMEM. */
 int vg_sessions_bind(struct vg_job *j);
 /* The job was placed: its session belongs to that node from now on. */
