@@ -164,7 +164,11 @@ static int mount_root(struct build *k) {
                  "lowerdir=%s,upperdir=/s/u%zu,workdir=/s/w%zu,index=off,xino=off,redirect_dir=on,"
                  "metacopy=on",
                  low, i, i);
-        if (STEP(mount("virga", at, "overlay", MS_NOSUID | MS_NODEV, opts)) < 0)
+        if (STEP(mount("virga", at, "overlay", MS_NOSUID | MS_NODEV, opts)) == 0)
+            continue;
+        /* Some file systems cannot lie under an overlay; below the root they are shown read-only.
+         */
+        if (!i || errno == ENOMEM || mount(low, at, NULL, MS_BIND, NULL) < 0)
             return fail(k, n->lowers[i]);
     }
     return 0;
@@ -212,7 +216,9 @@ static int mount_dev(struct build *k) {
              vg_sb_map_id(k->b->profile->slot, k->b->profile->gid, 5));
     if (STEP(mount("/d", "dev", NULL, MS_BIND, NULL)) < 0 ||
         STEP(mount("devpts", "dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, opts)) < 0 ||
-        STEP(mount("/s/h", "dev/shm", NULL, MS_BIND, NULL)) < 0)
+        STEP(mount("/s/h", "dev/shm", NULL, MS_BIND, NULL)) < 0 ||
+        (mount("mqueue", "dev/mqueue", "mqueue", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0 &&
+         errno != ENODEV))
         return fail(k, "/dev");
     return 0;
 }
@@ -285,6 +291,7 @@ int vg_sb_build(const struct vg_sb_birth *b, struct vg_err *err) {
     if (STEP(setns(b->seed->mntns_fd, CLONE_NEWNS)) < 0 || STEP(unshare(CLONE_NEWNS)) < 0)
         return fail(&k, "the mounts");
     int r = make_scratch(&k);
+    vg_auto_fd int scratch = r < 0 ? -1 : open("/s", O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (r >= 0)
         r = make_uppers(&k);
     if (r >= 0)
@@ -306,5 +313,5 @@ int vg_sb_build(const struct vg_sb_birth *b, struct vg_err *err) {
     if (STEP(vg_sys_pivot_root(".", ".")) < 0 || STEP(umount2(".", MNT_DETACH)) < 0 ||
         chdir("/") < 0)
         return fail(&k, "the root");
-    return 0;
+    return vg_take_fd(scratch);
 }

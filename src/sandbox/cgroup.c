@@ -234,10 +234,17 @@ static int hand_down(int dir, unsigned *ret_what) {
     return r;
 }
 
+/* Undoes the stepping into a leaf; in vain, and harmless, while keepers live on in it. */
+static void step_back(int dir, const char *leaf) {
+    (void)put(dir, "", "cgroup.subtree_control", "-cpu -memory -pids");
+    (void)put(dir, "", "cgroup.procs", "0");
+    unlinkat(dir, leaf, AT_REMOVEDIR);
+}
+
 /* A group with processes of its own cannot hand controllers down (but for the root), so the agent
    steps into a leaf beside the sandboxes' folder; when others remain there, the root is used. */
 static int open_v2_at(struct vg_cg *cg, const char *mount, const char *own, const char *tag,
-                      bool may_move) {
+                      unsigned need, bool may_move) {
     char path[PATH_MAX + 256];
     unsigned what = 0;
     snprintf(path, sizeof(path), "%s%s", mount, own);
@@ -245,13 +252,21 @@ static int open_v2_at(struct vg_cg *cg, const char *mount, const char *own, cons
     if (dir < 0)
         return -errno;
     int r = hand_down(dir, &what);
+    if (r >= 0 && (what & need) != need)
+        r = -ENOTSUP;
     if (r == -EBUSY && may_move) {
         char leaf[64];
         snprintf(leaf, sizeof(leaf), "virga-%s-agent", tag);
         if (mkdirat(dir, leaf, 0755) < 0 && errno != EEXIST)
             return -errno;
         r = put(dir, leaf, "cgroup.procs", "0");
-        return r < 0 ? r : open_v2_at(cg, mount, own, tag, false);
+        if (r >= 0)
+            r = open_v2_at(cg, mount, own, tag, need, false);
+        if (r >= 0)
+            cg->left = vg_strdup(path);
+        else
+            step_back(dir, leaf);
+        return r;
     }
     if (r < 0)
         return r;
@@ -275,10 +290,13 @@ int vg_cg_open(struct vg_cg *cg, const char *tag, struct vg_err *err) {
         r = open_v1(cg, &f, tag);
     } else if (r >= 0 && f.v2[0]) {
         char own[PATH_MAX] = "/";
+        const unsigned all = VG_CG_CPU | VG_CG_MEMORY | VG_CG_PIDS;
         own_group("", own, sizeof(own));
-        r = open_v2_at(cg, f.v2, own, tag, true);
+        r = open_v2_at(cg, f.v2, own, tag, all, true);
         if (r < 0 && strcmp(own, "/"))
-            r = open_v2_at(cg, f.v2, "/", tag, false);
+            r = open_v2_at(cg, f.v2, "/", tag, all, false);
+        if (r < 0) /* then without limits: asking for one is an error that says so */
+            r = open_v2_at(cg, f.v2, own, tag, 0, false);
     }
     if (r < 0) {
         vg_cg_close(cg);
@@ -294,8 +312,16 @@ void vg_cg_close(struct vg_cg *cg) {
             unlinkat(cg->h[i].fd, "base", AT_REMOVEDIR);
         close(cg->h[i].fd);
         rmdir(cg->h[i].path); /* fails while a keeper lives on: it is swept later */
+        if (cg->left) {
+            char leaf[NAME_MAX];
+            vg_auto_fd int dir = open(cg->left, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+            snprintf(leaf, sizeof(leaf), "%s-agent", strrchr(cg->h[i].path, '/') + 1);
+            if (dir >= 0)
+                step_back(dir, leaf);
+        }
         free(cg->h[i].path);
     }
+    free(cg->left);
     *cg = (struct vg_cg){0};
 }
 
@@ -456,6 +482,17 @@ int vg_cg_usage(const struct vg_cg *cg, const char *name, struct vg_usage *ret) 
         ret->pids = n ? (uint32_t)n - 1 : 0; /* init is ours */
     }
     return 0;
+}
+
+/* v2 forgets a peak only for the descriptor that asked (Linux 6.12): there each command gets a
+   sandbox of its own. */
+int vg_cg_reset(const struct vg_cg *cg, const char *name, struct vg_usage *base) {
+    int mem = hier(cg, VG_CG_MEMORY);
+    if (mem >= 0 && (cg->v2 || put(mem, name, "memory.max_usage_in_bytes", "0") < 0))
+        return -ENOTSUP;
+    *base = (struct vg_usage){0};
+    int r = vg_cg_usage(cg, name, base);
+    return r >= 0 && base->oom ? -ENOTSUP : r;
 }
 
 /* ---- leftovers

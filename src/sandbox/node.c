@@ -13,16 +13,17 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 
-/* Where another file system of the machine is part of its environment. Anything else that is
-   mounted (data, homes, network shares) is visible only when bound. */
+/* Where another file system of the machine is part of its environment: programs and libraries below
+   /usr and /opt whatever it is (drivers are often mounted there), elsewhere real file systems at
+   these places. Anything else that is mounted (data, homes, shares) is visible only when bound. */
+static const char *const lower_trees[] = {"/usr/", "/opt/"};
 static const char *const lower_places[] = {
-    "/usr", "/usr/local", "/opt",          "/var",   "/var/lib",         "/var/cache",
-    "/etc", "/srv",       "/lib",          "/lib64", "/etc/resolv.conf", "/etc/hosts",
-    "/nix", "/boot",      "/etc/hostname",
+    "/usr", "/opt",   "/var",  "/var/lib",         "/var/cache", "/etc",          "/srv",
+    "/lib", "/lib64", "/boot", "/etc/resolv.conf", "/etc/hosts", "/etc/hostname", "/nix",
 };
-static const char *const lower_types[] = {"ext2", "ext3", "ext4",    "xfs",   "btrfs",
-                                          "zfs",  "f2fs", "overlay", "erofs", "squashfs",
-                                          "nfs",  "nfs4", "bcachefs"};
+static const char *const lower_types[] = {"ext2",     "ext3", "ext4",    "xfs",     "btrfs",
+                                          "zfs",      "f2fs", "nfs",     "overlay", "erofs",
+                                          "squashfs", "nfs4", "bcachefs"};
 
 /* Root inside a sandbox reads what root owns on the node's disk (packages could not be installed
    otherwise), so the node's secrets are hidden from everyone who is not its root anyway. */
@@ -103,8 +104,11 @@ static int find_lowers(struct vg_sandbox_node *n) {
         if (!dash || sscanf(line, "%*s %*s %*s %*s %4095s", at) != 1 ||
             sscanf(dash + 3, "%63s", type) != 1)
             continue;
-        if (one_of(at, lower_places, VG_COUNT(lower_places)) &&
-            one_of(type, lower_types, VG_COUNT(lower_types)))
+        bool tree = false;
+        for (size_t i = 0; i < VG_COUNT(lower_trees); i++)
+            tree |= !strncmp(at, lower_trees[i], strlen(lower_trees[i])) && strcmp(type, "autofs");
+        if (tree || (one_of(at, lower_places, VG_COUNT(lower_places)) &&
+                     one_of(type, lower_types, VG_COUNT(lower_types))))
             r = add_lower(n, at);
     }
     fclose(f);

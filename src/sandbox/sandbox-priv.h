@@ -6,6 +6,7 @@
 #include <linux/filter.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include <time.h>
 
 /* ---- ids ---------------------------------------------------------------------------------- */
 
@@ -28,6 +29,7 @@ enum vg_cg_what { /* what a hierarchy controls; one hierarchy may do several */
 struct vg_cg {
     bool v2;
     unsigned have; /* enum vg_cg_what */
+    char *left;    /* owned: v2, the group that the agent stepped out of, into a leaf of it */
     size_t n;
     struct vg_cg_hier {
         unsigned what;
@@ -47,6 +49,8 @@ void vg_cg_remove(const struct vg_cg *cg, const char *name);
 int vg_cg_limit(const struct vg_cg *cg, const char *name, const struct vg_limits *l,
                 struct vg_err *err);
 int vg_cg_usage(const struct vg_cg *cg, const char *name, struct vg_usage *ret);
+/* Starts counting anew: *base is what to take off later readings. -ENOTSUP where peaks stay. */
+int vg_cg_reset(const struct vg_cg *cg, const char *name, struct vg_usage *base);
 /* Allows these character devices besides the standard ones; `pid` is init. */
 int vg_cg_devices(const struct vg_cg *cg, const char *name, pid_t pid, const dev_t *devs, size_t n);
 void vg_cg_sweep(const struct vg_cg *cg, bool (*live)(const char *name, void *user), void *user);
@@ -125,7 +129,7 @@ void vg_sb_seed_done(struct vg_sb_seed *seed);
 #define VG_SB_BINDS_MAX 64u
 #define VG_SB_COMMANDS_MAX 4096u
 
-enum { VG_SB_REQ_TTY = 1, VG_SB_REQ_CWD_GONE = 2, VG_SB_REQ_MEMFD = 4 };
+enum { VG_SB_REQ_TTY = 1, VG_SB_REQ_CWD_GONE = 2, VG_SB_REQ_MEMFD = 4, VG_SB_REQ_RESET = 8 };
 
 /* keeper to init: run a command. The blob follows, or is a memfd: rlimits, groups, then strings:
    cwd, other cwd, argv..., env.... Descriptors: stdin, stdout, stderr as fd_mask says, memfd. */
@@ -143,7 +147,8 @@ struct vg_sb_rlimit {
 
 enum vg_sb_msg_kind {
     VG_SB_MSG_READY = 100,
-    VG_SB_MSG_FAILED = 101 /* else vg_sandbox_event_kind */
+    VG_SB_MSG_FAILED = 101, /* else vg_sandbox_event_kind */
+    VG_SB_MSG_RESET = 102   /* code 0: nothing is left of earlier commands */
 };
 struct vg_sb_msg {
     uint32_t kind;
@@ -170,7 +175,8 @@ struct vg_sb_birth {
 };
 _Noreturn void vg_sb_init_main(const struct vg_sb_birth *b);
 
-/* build.c: makes the mount tree and pivots into it. Errors as text. */
+/* build.c: makes the mount tree and pivots into it. Returns the scratch file system's root as an
+   O_PATH descriptor. Errors as text. */
 int vg_sb_build(const struct vg_sb_birth *b, struct vg_err *err);
 /* Creates what is missing of a path below the current root, without following links; returns an
    O_PATH descriptor of its end. Made folders belong to (uid, gid). */
@@ -212,6 +218,20 @@ struct vg_sb_running {
     uint64_t early[2]; /* signals sent before it started: to the process, to its group */
 };
 
+#define VG_SB_TRACE_MAX 256
+struct vg_sb_traced { /* no padding: compared as bytes */
+    uint64_t ino;
+    int64_t size;
+    struct timespec ctime;
+    uint32_t mode, uid, gid, nlink;
+};
+struct vg_sb_trace { /* what the scratch file system holds */
+    uint64_t files, blocks;
+    struct timespec newest; /* change time of its newest regular file */
+    size_t n;
+    struct vg_sb_traced file[VG_SB_TRACE_MAX];
+};
+
 struct vg_sandbox {
     struct vg_sandbox_node *node; /* borrowed */
     char *name;                   /* owned */
@@ -229,7 +249,12 @@ struct vg_sandbox {
     int scratch_fd; /* owned: /dev/shm of the sandbox: a folder of the scratch file system */
     int own_mnt_fd, own_net_fd; /* owned: the caller's namespaces, to come back to */
     bool dead, private_dev;
-    struct vg_limits limits; /* as last applied */
+    int root_fd;               /* owned: root of the scratch file system */
+    bool traced;               /* `trace` is what the scratch held before the first command */
+    struct vg_sb_trace *trace; /* owned */
+    int64_t clock_offset;      /* wall minus boot time at the last exec */
+    struct vg_usage base;      /* of the commands before a recycling */
+    struct vg_limits limits;   /* as last applied */
     dev_t devs[VG_CG_DEVS_MAX];
     size_t n_devs;
     struct vg_sb_cover covers[VG_SB_BINDS_MAX * 2];
@@ -237,6 +262,10 @@ struct vg_sandbox {
     struct vg_sb_running *running; /* owned */
     size_t n_running, cap_running;
 };
+
+/* recycle.c: notes what the scratch holds, after birth and before each command. */
+void vg_sb_trace_first(struct vg_sandbox *sb);
+void vg_sb_trace_exec(struct vg_sandbox *sb);
 
 /* bind.c: adds binds (and device nodes) to the living sandbox. Sets *ret_gone when the folder that
    `x->cwd` names was deleted, and *ret_cwd to its canonical path (owned) when that differs. */
