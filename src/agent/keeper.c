@@ -325,9 +325,18 @@ static int to_msec(uint64_t until) {
     return ms > 60000 ? 60000 : (int)ms;
 }
 
+/* A sandbox that its task left as it was serves the same user again. */
+static bool stays(struct keeper *k) {
+    if (k->leaving || k->session_key[0] || k->sb_dead || k->agent.fd < 0 ||
+        !vg_sandbox_recycle(k->sb) || keeper_tell(k, VG_K_READY, 0, 1, 0, NULL, 0, NULL, 0) < 0)
+        return false;
+    k->had_task = false;
+    return true;
+}
+
 static void loop(struct keeper *k) {
     struct epoll_event ev[EVENTS];
-    while (!may_leave(k)) {
+    while (!may_leave(k) || stays(k)) {
         int n = epoll_wait(k->epoll, ev, EVENTS, to_msec(deadlines(k)));
         for (int i = 0; i < n; i++) {
             struct source *s = ev[i].data.ptr;
@@ -402,7 +411,7 @@ int vg_keeper_spawn(const struct vg_keeper_birth *birth,
         return vg_err_sys(err, errno, "cannot make a socket pair for a keeper");
     int big = 1 << 20;
     setsockopt(pair[1], SOL_SOCKET, SO_SNDBUF, &big, sizeof(big));
-    pid_t pid = fork();
+    pid_t pid = _Fork(); /* without the handlers of libraries: the keeper uses no loop of theirs */
     if (pid < 0) {
         int e = errno;
         close(pair[0]);
