@@ -8,6 +8,7 @@
 #include "base/cleanup.h"
 #include "base/mem.h"
 #include "base/util.h"
+#include "cli/cloud.h"
 #include "net/conn.h"
 
 #include <poll.h>
@@ -17,6 +18,7 @@
 #include <sys/socket.h>
 
 #define CONNECT_USEC (10 * VG_USEC)
+#define RESTART_USEC (5 * VG_USEC)
 #define PATIENCE_USEC (60 * VG_USEC)
 #define HELLO_REQ 1
 
@@ -187,9 +189,33 @@ static int await_ready(struct vg_client *c, struct vg_err *err) {
     return vg_endpoint_refused(&c->endpoint, -ETIMEDOUT, err);
 }
 
+/* Whether somebody keeps the control plane behind this socket running, so that it will be back. */
+static bool supervised(const char *path) {
+    char home[VG_ENDPOINT_PATH_MAX];
+    snprintf(home, sizeof(home), "%s", path);
+    char *slash = strrchr(home, '/');
+    if (!slash || slash == home || slash - home >= VG_HOME_MAX)
+        return false;
+    *slash = 0;
+    return vg_part_runs(home, VG_PART_UP);
+}
+
+/* A control plane that is being restarted is waited for, as long as its supervisor lives. */
+static int connect_unix(const char *path) {
+    uint64_t until = vg_now_usec() + RESTART_USEC;
+    for (;;) {
+        int fd = vg_unix_connect(path, SOCK_STREAM);
+        if (fd != -ENOENT && fd != -ECONNREFUSED)
+            return fd;
+        if (vg_now_usec() > until || !supervised(path))
+            return fd;
+        poll(NULL, 0, 10);
+    }
+}
+
 static int connect_now(struct vg_client *c, struct vg_err *err) {
     bool tls = c->endpoint.kind == VG_ENDPOINT_TLS;
-    int fd = tls ? dial(c, err) : vg_unix_connect(c->endpoint.path, SOCK_STREAM);
+    int fd = tls ? dial(c, err) : connect_unix(c->endpoint.path);
     if (fd < 0)
         return tls ? fd : vg_endpoint_refused(&c->endpoint, fd, err);
     int r = vg_set_nonblock(fd, true);

@@ -43,6 +43,7 @@ static int run(struct vg_cmd_line *l) {
         return vg_cmd_fail(&err);
     vg_home_short(home, where, sizeof(where));
     if (!runs(home, keep)) {
+        vg_cloud_stop(home, true, &err); /* only a crashed one's socket can be left */
         printf("Virga is not running at %s\n", where);
         return 0;
     }

@@ -22,7 +22,11 @@ struct logs {
 
 static int write_out(int fd, const void *p, size_t n, struct vg_err *err) {
     int r = vg_write_full(fd, p, n);
-    return r < 0 ? vg_err_sys(err, r, "cannot write the output") : 0;
+    if (r >= 0)
+        return 0;
+    vg_err_sys(err, r, "cannot write the output");
+    err->reason = VG_INTERNAL; /* not LOST: it is our reader who left, not the control plane */
+    return r;
 }
 
 static int write_timed(struct logs *g, int fd, uint64_t usec, const char *p, size_t n,

@@ -118,22 +118,38 @@ static void print_cell(FILE *out, const char *s, size_t width, size_t *left, boo
         fputc(' ', out);
 }
 
+static size_t width_of(const struct vg_table *t, size_t column) {
+    size_t width = columns_of(t->headings[column]);
+    for (size_t r = 0; r < t->n_rows; r++) {
+        const char *s = t->cells[r * t->n_columns + column];
+        width = VG_MAX(width, s ? columns_of(s) : 0);
+    }
+    return width;
+}
+
+/* The last column is always shown: it ends the line. */
+static bool empty(const struct vg_table *t, size_t column) {
+    bool any = t->n_rows == 0 || column + 1 == t->n_columns;
+    for (size_t r = 0; r < t->n_rows && !any; r++) {
+        const char *s = t->cells[r * t->n_columns + column];
+        any = s && strcmp(s, "-") != 0;
+    }
+    return !any;
+}
+
 void vg_table_print(struct vg_table *t, FILE *out, unsigned width) {
     size_t widths[COLUMNS_MAX] = {0};
     if (!t)
         return;
     if (!width)
         width = vg_table_width(out);
-    for (size_t c = 0; c < t->n_columns; c++) {
-        widths[c] = columns_of(t->headings[c]);
-        for (size_t r = 0; r < t->n_rows; r++) {
-            const char *s = t->cells[r * t->n_columns + c];
-            widths[c] = VG_MAX(widths[c], s ? columns_of(s) : 0);
-        }
-    }
+    for (size_t c = 0; c < t->n_columns; c++)
+        widths[c] = width && empty(t, c) ? 0 : width_of(t, c);
     for (size_t r = 0; r <= t->n_rows; r++) {
         size_t left = width ? width : SIZE_MAX;
         for (size_t c = 0; c < t->n_columns; c++) {
+            if (!widths[c])
+                continue;
             const char *s = r ? t->cells[(r - 1) * t->n_columns + c] : t->headings[c];
             print_cell(out, s ? s : "", widths[c], &left, c + 1 == t->n_columns);
         }

@@ -12,7 +12,8 @@ struct vg_table;
 struct vg_table *vg_table_new(const char *const *headings);
 /* Copies one row: as many strings as headings; NULL prints as "-". Out of memory drops the row. */
 void vg_table_row(struct vg_table *t, const char *const *cells);
-/* Prints and frees. width 0: the terminal's, or unlimited when `out` is none. */
+/* Prints and frees. width 0: the terminal's, or unlimited when `out` is none. Where the width is
+   limited, columns without a single value are left out. */
 void vg_table_print(struct vg_table *t, FILE *out, unsigned width);
 
 void vg_table_free(struct vg_table *t); /* NULL is fine */

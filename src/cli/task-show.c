@@ -41,11 +41,8 @@ char *vg_task_command(const Vg__Pb__TaskInfo *t, char *out, size_t n) {
 
 char *vg_task_time(const Vg__Pb__TaskInfo *t, char *out, size_t n) {
     uint64_t end = t->ended_usec ? t->ended_usec : vg_wall_usec();
-    if (!t->started_usec)
-        snprintf(out, n, "-");
-    else
-        vg_format_duration(end > t->started_usec ? end - t->started_usec : 0, out, n);
-    return out;
+    uint64_t begin = t->started_usec ? t->started_usec : t->created_usec;
+    return vg_format_duration(begin && end > begin ? end - begin : 0, out, n);
 }
 
 char *vg_task_state(const Vg__Pb__TaskInfo *t, char *out, size_t n) {
@@ -64,22 +61,21 @@ int vg_task_exit(const Vg__Pb__TaskInfo *t) {
 }
 
 struct vg_table *vg_task_table(void) {
-    static const char *const headings[] = {"TASK", "NAME", "STATE", "USER",    "POOL",
-                                           "NODE", "AGE",  "TIME",  "COMMAND", NULL};
+    static const char *const headings[] = {"TASK", "NAME", "STATE",   "USER", "POOL",
+                                           "NODE", "TIME", "COMMAND", NULL};
     return vg_table_new(headings);
 }
 
-void vg_task_row(struct vg_table *table, const Vg__Pb__TaskInfo *t) {
-    char id[VG_ID_LEN + 1], state[64], age[48], time[32], command[512];
+void vg_task_row(struct vg_table *table, const Vg__Pb__TaskInfo *t, bool with_user) {
+    char id[VG_ID_LEN + 1], state[64], time[32], command[512];
     vg_id_format(t->id, id);
     id[VG_TASK_SHORT_ID] = 0;
     const char *cells[] = {id,
                            t->name,
                            vg_task_state(t, state, sizeof(state)),
-                           t->user,
+                           with_user ? t->user : NULL,
                            t->pool,
                            t->node,
-                           vg_ago(t->created_usec, age, sizeof(age)),
                            vg_task_time(t, time, sizeof(time)),
                            vg_task_command(t, command, sizeof(command))};
     vg_table_row(table, cells);

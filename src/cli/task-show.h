@@ -11,14 +11,14 @@
 json_t *vg_task_json(const Vg__Pb__TaskInfo *t);
 /* The command as one would type it; control characters made harmless. */
 char *vg_task_command(const Vg__Pb__TaskInfo *t, char *out, size_t n);
-/* How long it ran or has run; "-" before the start. */
+/* How long it ran or has run, or waits. */
 char *vg_task_time(const Vg__Pb__TaskInfo *t, char *out, size_t n);
 bool vg_task_ended(const Vg__Pb__TaskInfo *t);
 /* "failed (1)" or the state alone. */
 char *vg_task_state(const Vg__Pb__TaskInfo *t, char *out, size_t n);
 
 struct vg_table *vg_task_table(void);
-void vg_task_row(struct vg_table *table, const Vg__Pb__TaskInfo *t);
+void vg_task_row(struct vg_table *table, const Vg__Pb__TaskInfo *t, bool with_user);
 /* Key and value lines. */
 void vg_task_print(const Vg__Pb__TaskInfo *t);
 /* What a program that waited for the task exits with. */

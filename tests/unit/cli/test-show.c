@@ -39,6 +39,15 @@ Test(table, lines_are_cut_to_the_width_with_a_mark) {
     free(text);
 }
 
+Test(table, empty_columns_are_left_out_where_room_is_short) {
+    const char *const rows[][3] = {{"1", NULL, "a"}, {"22", NULL, "b c"}};
+    char *text = render(headings, rows, 2, 40);
+    cr_expect_str_eq(text, "ID  COMMAND\n"
+                           "1   a\n"
+                           "22  b c\n");
+    free(text);
+}
+
 Test(table, wide_characters_count_once) {
     const char *const rows[][3] = {{"ü", "x", "y"}, {"ab", "x", "y"}};
     char *text = render(headings, rows, 2, 100);
