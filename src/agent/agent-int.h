@@ -74,6 +74,9 @@ struct vg_agent_keeper {
     struct vg_agent *agent;
     enum vg_keeper_state state;
     struct vg_warm_profile *profile; /* while preparing or ready for the pool; else NULL */
+    struct vg_warm_key key;          /* what its sandbox was made for; home is owned */
+    bool has_key;                    /* false when adopted */
+    uint64_t bound;                  /* binds of its last task (vg_agent_task.binds); 0: none yet */
     uint32_t serial;
     pid_t pid;
     int fd;
@@ -106,7 +109,8 @@ void vg_keepers_warm_up(struct vg_agent *a);
 void vg_keepers_pause(struct vg_agent *a, bool pause);
 /* Ends every keeper; vg_agent_stopped() is called when the last is gone. */
 void vg_keepers_stop(struct vg_agent *a);
-void vg_keepers_kill_rest(struct vg_agent *a);
+/* Kills keepers that hold no task any more, or all of them. */
+void vg_keepers_kill_rest(struct vg_agent *a, bool all);
 /* SIGCHLD. */
 void vg_keepers_reap(struct vg_agent *a);
 
@@ -145,6 +149,7 @@ struct vg_agent_task {
     struct vg_agent_keeper *keeper;
     struct vg_warm_profile *profile; /* whose queue it waits in, or NULL */
     struct vg_warm_key key;          /* home is owned */
+    uint64_t binds;                  /* which folders it binds, as a number that is never 0 */
     char *session;                   /* owned; NULL: none */
     int start_fd;                    /* memfd with the packed Start */
     size_t start_bytes;
@@ -185,6 +190,8 @@ void vg_tasks_fail(struct vg_agent *a, struct vg_agent_task *t, enum vg_reason r
 /* Its keeper is gone. */
 void vg_tasks_orphan(struct vg_agent *a, struct vg_agent_task *t, bool orderly);
 void vg_tasks_kill_all(struct vg_agent *a, const char *text);
+/* Takes exits as acknowledged. */
+void vg_tasks_forget_exited(struct vg_agent *a);
 /* Fills the hello's reports; what it points to lives until vg_tasks_report_done. */
 int vg_tasks_report(struct vg_agent *a, Vg__Pb__AgentHello *hello);
 void vg_tasks_report_done(Vg__Pb__AgentHello *hello);
@@ -305,6 +312,7 @@ struct vg_agent {
     uv_signal_t sig_term, sig_int, sig_stop, sig_child;
     uv_timer_t stop_timer;
     bool stopping;
+    unsigned stop_ticks;
     int status;
 };
 

@@ -95,6 +95,7 @@ static void on_closed(uv_handle_t *h) {
     struct vg_agent_keeper *k = h->data;
     close(k->fd);
     free(k->session);
+    free((char *)k->key.home);
     free(k);
 }
 
@@ -202,12 +203,16 @@ static struct vg_agent_keeper *spawn(struct vg_agent *a, const struct vg_warm_ke
     }
     k->state = VG_KEEPER_PREPARING;
     k->child = true;
+    k->key = *key;
+    k->key.home = vg_strdup(key->home);
+    k->has_key = k->key.home || !key->home;
     r = keeper_watch(k);
     if (r < 0) { /* the socket's end tells the child to go */
         vg_err_sys(err, r, "cannot watch a new sandbox");
         close(k->fd);
         if (k->net_slot != UINT32_MAX)
             vg_netpool_put(a->net, k->net_slot);
+        free((char *)k->key.home);
         free(k);
         return NULL;
     }
@@ -229,6 +234,7 @@ static void hand_over(struct vg_agent_keeper *k, struct vg_agent_task *t) {
     int fds[1 + VG_COUNT(t->fds)] = {t->start_fd};
     memcpy(fds + 1, t->fds, t->n_fds * sizeof(int));
     set_state(k, VG_KEEPER_BUSY);
+    k->bound = t->binds;
     vg_list_remove(&t->link);
     t->profile = NULL;
     t->keeper = k;
@@ -254,13 +260,28 @@ static void fail_first(struct vg_agent *a, struct vg_warm_profile *p, const stru
     vg_tasks_fail(a, t, err->reason ? err->reason : VG_INTERNAL, err->msg);
 }
 
+/* A ready keeper for this task: one that has its folders bound already, else one that has none. */
+static struct vg_agent_keeper *pick(struct vg_warm_profile *p, const struct vg_agent_task *t) {
+    struct vg_agent_keeper *fresh = NULL;
+    vg_list_for_each (it, &p->ready) {
+        struct vg_agent_keeper *k = vg_list_entry(it, struct vg_agent_keeper, ready_link);
+        if (k->bound == t->binds)
+            return k;
+        if (!k->bound && !fresh)
+            fresh = k;
+    }
+    return fresh;
+}
+
 /* Gives waiting starts to ready keepers and makes more keepers for the rest. */
 static void match(struct vg_agent *a, struct vg_warm_profile *p) {
-    while (!vg_list_empty(&p->waiting) && !vg_list_empty(&p->ready)) {
-        struct vg_agent_task *t =
-            vg_list_entry(vg_list_first(&p->waiting), struct vg_agent_task, link);
+    vg_list_for_each_safe (it, &p->waiting) {
+        struct vg_agent_task *t = vg_list_entry(it, struct vg_agent_task, link);
+        struct vg_agent_keeper *k = pick(p, t);
+        if (!k)
+            continue;
         p->n_waiting--;
-        hand_over(vg_list_entry(vg_list_first(&p->ready), struct vg_agent_keeper, ready_link), t);
+        hand_over(k, t);
     }
     while (p->n_waiting > p->n_preparing && a->n_preparing < VG_AGENT_PREPARING && !a->stopping) {
         struct vg_err err = VG_ERR_INIT;
@@ -285,7 +306,7 @@ static void dismiss(struct vg_agent_keeper *k) {
 
 static bool refill_profile(struct vg_agent *a, struct vg_warm_profile *p) {
     uint32_t allow = vg_warm_allowance(&a->warm, p), have = p->n_ready + p->n_preparing;
-    while (have > allow + p->n_waiting && p->n_ready > 0) {
+    while (have > allow + p->n_waiting && p->n_ready > 0) { /* the longest unused goes first */
         dismiss(vg_list_entry(vg_list_first(&p->ready), struct vg_agent_keeper, ready_link));
         have--;
     }
@@ -345,9 +366,9 @@ static void save_profiles(struct vg_agent *a) {
 static struct vg_agent_keeper *session_keeper(struct vg_agent *a, struct vg_warm_profile *p,
                                               const char *key, struct vg_err *err) {
     struct vg_agent_keeper *k;
-    if (!vg_list_empty(&p->ready) && p->n_ready > p->n_waiting) {
-        k = vg_list_entry(vg_list_first(&p->ready), struct vg_agent_keeper, ready_link);
-    } else {
+    static const struct vg_agent_task nothing; /* binds nothing: a keeper without binds fits */
+    k = p->n_ready > p->n_waiting ? pick(p, &nothing) : NULL;
+    if (!k) {
         k = spawn(a, &p->key, NULL, err);
         if (!k)
             return NULL;
@@ -493,8 +514,39 @@ static void keeper_gone(struct vg_agent_keeper *k, bool orderly) {
 
 /* ------------------------------------------------------------------ packets in */
 
+/* A keeper whose task left its sandbox as it was goes back into the pool, for tasks with the same
+   folders; but those with none must find one too. */
+static void on_again(struct vg_agent_keeper *k) {
+    struct vg_agent *a = k->agent;
+    struct vg_warm_profile *p = k->has_key ? vg_warm_use(&a->warm, &k->key, vg_now_usec()) : NULL;
+    if (!p || a->stopping || k->session || !vg_list_empty(&k->tasks)) {
+        dismiss(k);
+        return;
+    }
+    uint32_t allow = vg_warm_allowance(&a->warm, p), bound = 0;
+    struct vg_agent_keeper *oldest = NULL;
+    vg_list_for_each (it, &p->ready) {
+        struct vg_agent_keeper *other = vg_list_entry(it, struct vg_agent_keeper, ready_link);
+        if (!other->bound)
+            continue;
+        bound++;
+        if (!oldest)
+            oldest = other;
+    }
+    if (oldest && bound + 1 >= VG_MAX(allow, 2u))
+        dismiss(oldest);
+    k->state = VG_KEEPER_READY;
+    k->profile = p;
+    p->n_ready++;
+    vg_list_push_back(&p->ready, &k->ready_link);
+    match(a, p);
+    refill_later(a, VG_AGENT_REFILL_MS);
+}
+
 static void on_ready(struct vg_agent_keeper *k) {
     struct vg_agent *a = k->agent;
+    if (k->state == VG_KEEPER_BUSY)
+        on_again(k);
     if (k->state != VG_KEEPER_PREPARING)
         return;
     struct vg_warm_profile *p = k->profile;
@@ -756,9 +808,11 @@ void vg_keepers_stop(struct vg_agent *a) {
         vg_agent_stopped(a);
 }
 
-void vg_keepers_kill_rest(struct vg_agent *a) {
+void vg_keepers_kill_rest(struct vg_agent *a, bool all) {
     vg_list_for_each_safe (it, &a->keepers) {
         struct vg_agent_keeper *k = vg_list_entry(it, struct vg_agent_keeper, link);
+        if (!all && (!vg_list_empty(&k->tasks) || k->state != VG_KEEPER_BUSY))
+            continue;
         if (k->pid > 1)
             kill(k->pid, SIGKILL);
         keeper_gone(k, false);

@@ -266,6 +266,7 @@ static void on_join_ok(struct vg_agent *a, const Vg__Pb__JoinOk *ok) {
         return;
     }
     a->link.joining = false;
+    a->link.said = true; /* the next connection follows at once */
     vg_backoff_reset(&a->link.backoff);
     vg_conn_close(a->link.conn);
 }

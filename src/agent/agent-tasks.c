@@ -296,6 +296,19 @@ static int key_of(const Vg__Pb__Start *start, struct vg_warm_key *ret) {
     return 0;
 }
 
+/* Tasks with the same number see the same folders; the number only has to differ for others. */
+static uint64_t binds_of(const Vg__Pb__Start *start) {
+    uint64_t h = 0xcbf29ce484222325ULL;
+    const ProtobufCBinaryData *cwd = &start->spec->cwd;
+    for (size_t i = 0; i <= start->n_shared_path; i++) {
+        const ProtobufCBinaryData *d = i ? &start->shared_path[i - 1] : cwd;
+        for (size_t j = 0; j < d->len; j++)
+            h = (h ^ d->data[j]) * 0x100000001b3ULL;
+        h = (h ^ 0x100) * 0x100000001b3ULL;
+    }
+    return h | 1;
+}
+
 /* Takes the descriptors that came along, and makes a channel for a relayed stream. */
 static int take_channels(struct vg_agent *a, const Vg__Pb__Start *start, struct vg_stream *stream,
                          struct vg_agent_task *t, int *fds, size_t n_fds) {
@@ -326,6 +339,7 @@ static int fill_task(struct vg_agent *a, const Vg__Pb__Start *start, struct vg_a
     if (key_of(start, &t->key) < 0)
         return vg_err_set(err, VG_UNSUPPORTED, "the node knows no network of kind '%s'",
                           start->network);
+    t->binds = binds_of(start);
     if (t->key.net == VG_NET_NAT && !a->net)
         return vg_err_set(err, VG_UNAVAILABLE, "%s", a->net_error);
     if (vg_lease_over(a))
@@ -533,6 +547,14 @@ void vg_tasks_kill_all(struct vg_agent *a, const char *text) {
         } else if (t->state != VG_AT_EXITED && t->keeper) {
             vg_keeper_send(t->keeper, VG_K_KILL, t->id, SIGKILL, 0, text, strlen(text), NULL, 0);
         }
+    }
+}
+
+void vg_tasks_forget_exited(struct vg_agent *a) {
+    vg_map_for_each (s, &a->tasks) {
+        struct vg_agent_task *t = s->value;
+        if (t->state == VG_AT_EXITED)
+            forget(a, t);
     }
 }
 

@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define VG_WARM_BASE 2      /* --warm: ready keepers of a profile in use */
+#define VG_WARM_BASE 4      /* --warm: ready keepers of a profile in use */
 #define VG_WARM_MAX 16      /* of one profile while starts are frequent */
 #define VG_WARM_TOTAL 32    /* of all profiles together */
 #define VG_WARM_PROFILES 16 /* profiles that get any */

@@ -27,7 +27,9 @@
 #include <unistd.h>
 
 #define LABELS_MAX 64
-#define STOP_MS 5000 /* for keepers to end by themselves */
+#define STOP_MS 1000 /* how often a stop looks after keepers that do not end by themselves */
+#define STOP_TICKS 5
+#define GOING_DOWN "the node is going down"
 
 char *vg_agent_path(const struct vg_agent *a, const char *name) {
     return vg_fmt("%s/%s", a->node_dir, name);
@@ -371,10 +373,14 @@ void vg_agent_stopped(struct vg_agent *a) {
     vg_agent_quit(a, 0);
 }
 
-/* Whoever is left has had its time. Exits that nobody acknowledged are told by the next agent's
-   empty report. */
-static void on_stop_late(uv_timer_t *timer) {
-    vg_keepers_kill_rest(timer->data);
+/* Every second of a stop. Without a control plane nobody will acknowledge exits; a keeper without
+   tasks waits for a client that shall not come. At the end whoever is left has had its time; the
+   next agent's report tells what is not here any more. */
+static void on_stop_tick(uv_timer_t *timer) {
+    struct vg_agent *a = timer->data;
+    if (!a->link.up)
+        vg_tasks_forget_exited(a);
+    vg_keepers_kill_rest(a, ++a->stop_ticks >= STOP_TICKS);
 }
 
 static void on_stop(uv_signal_t *sig, int signo) {
@@ -384,9 +390,10 @@ static void on_stop(uv_signal_t *sig, int signo) {
         return;
     a->stopping = true;
     vg_info("going down: %zu tasks are ended", vg_map_len(&a->tasks));
-    vg_tasks_kill_all(a, "the node is going down");
-    uv_timer_start(&a->stop_timer, on_stop_late, STOP_MS, 0);
-    vg_keepers_stop(a);
+    vg_tasks_kill_all(a, GOING_DOWN);
+    uv_timer_start(&a->stop_timer, on_stop_tick, STOP_MS, STOP_MS);
+    if (!a->adopted)
+        vg_keepers_stop(a);
 }
 
 static void on_term(uv_signal_t *sig, int signo) {
@@ -425,7 +432,12 @@ static void on_adopted(struct vg_agent *a) {
     if (vg_map_len(&a->tasks))
         vg_info("took over %zu tasks of %zu keepers", vg_map_len(&a->tasks), a->n_keepers);
     vg_link_start(a);
-    vg_keepers_warm_up(a);
+    if (a->stopping) { /* it was told to before it knew its tasks */
+        vg_tasks_kill_all(a, GOING_DOWN);
+        vg_keepers_stop(a);
+    } else {
+        vg_keepers_warm_up(a);
+    }
 }
 
 static void init_timers(struct vg_agent *a) {

@@ -32,7 +32,7 @@ enum vg_kpkt_kind {
         7, /* b usec: session's keep time from the last task's end; 0: end the session now */
     VG_K_LIMITS = 8, /* a head bytes, b tail bytes of the log */
     /* keeper to agent */
-    VG_K_READY = 32,  /* the sandbox is prepared */
+    VG_K_READY = 32,  /* the sandbox is prepared; a 1: again, with the binds of its last task */
     VG_K_FAILED = 33, /* it could not be; payload: text. The keeper leaves */
     VG_K_HELLO = 34,  /* first packet on an adopted connection: struct vg_kinfo */
     VG_K_STATE = 35,  /* payload: packed TaskReport without `start`. Between HELLO and REPORTED one

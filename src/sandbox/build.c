@@ -174,6 +174,19 @@ static int mount_root(struct build *k) {
     return 0;
 }
 
+/* The overlay notes in an upper folder, at the first look at it, which lower one it covers. Looking
+   now keeps that from passing for a change by a command later (recycle.c). */
+static void look_once(const struct build *k) {
+    const struct vg_sandbox_node *n = k->b->node;
+    char path[PATH_MAX];
+    struct stat st;
+    for (size_t i = 0; i < n->n_hide; i++) {
+        snprintf(path, sizeof(path), "/r%s", n->hide[i].path);
+        (void)!lstat(path, &st);
+    }
+    (void)!lstat("/r/etc/resolv.conf", &st);
+}
+
 /* ---- /proc, /sys, /dev and the private folders; the working folder is the new root ---------- */
 
 static int mount_proc(struct build *k) {
@@ -298,6 +311,8 @@ int vg_sb_build(const struct vg_sb_birth *b, struct vg_err *err) {
         r = mount_root(&k);
     if (r >= 0 && chdir("/r") < 0)
         r = fail(&k, "the root");
+    if (r >= 0)
+        look_once(&k);
     if (r >= 0)
         r = mount_proc(&k);
     if (r >= 0)

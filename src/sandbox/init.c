@@ -18,14 +18,19 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ipc.h>
 #include <sys/mman.h>
+#include <sys/msg.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/sem.h>
+#include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
 #define INIT_SOCK 3
+#define INIT_SCRATCH 4 /* until READY was said */
 
 /* ---- becoming powerless --------------------------------------------------------------------- */
 
@@ -188,7 +193,8 @@ static void remember(pid_t pid, uint64_t tag, bool is_shepherd) {
 
 static void run(const struct vg_sb_command *c) {
     if (c->req.flags & VG_SB_REQ_TTY) {
-        pid_t pid = fork();
+        /* Not fork(): the loop library's handler would close two of the command's fds. */
+        pid_t pid = _Fork();
         if (pid == 0)
             shepherd(c);
         if (pid > 0)
@@ -250,6 +256,39 @@ static void take_fds(struct msghdr *h, int *fds, size_t *n_fds) {
         }
 }
 
+/* ---- being used again ------------------------------------------------------------------------ */
+
+static off_t queues_empty; /* size of /dev/mqueue without a queue in it; -1: it is not there */
+
+static off_t queues_size(void) {
+    struct stat st;
+    return stat("/dev/mqueue", &st) < 0 ? -1 : st.st_size;
+}
+
+static bool ipc_is_empty(void) {
+    struct shm_info shm;
+    struct seminfo sem;
+    struct msginfo msg;
+    if (shmctl(0, SHM_INFO, (void *)&shm) < 0 || semctl(0, 0, SEM_INFO, &sem) < 0 ||
+        msgctl(0, MSG_INFO, (void *)&msg) < 0)
+        return false;
+    if (shm.used_ids || sem.semusz || msg.msgpool)
+        return false;
+    return queues_empty >= 0 && queues_size() == queues_empty;
+}
+
+/* Ends everything but ourselves and says whether the sandbox is as it was before any command. */
+static void reset(void) {
+    while (kill(-1, SIGKILL) == 0 || errno == EPERM) {
+        if (waitpid(-1, NULL, __WALL) < 0 && errno != EINTR)
+            break;
+    }
+    while (waitpid(-1, NULL, __WALL | WNOHANG) > 0)
+        continue;
+    n_children = 0;
+    say(VG_SB_MSG_RESET, 0, ipc_is_empty() ? 0 : EBUSY, NULL, NULL, 0);
+}
+
 static void handle(char *data, size_t n, int *fds, size_t n_fds) {
     struct vg_sb_command c = {.fds = {-1, -1, -1},
                               .hard_restore = hard_raised ? hard_limits : NULL};
@@ -258,6 +297,10 @@ static void handle(char *data, size_t n, int *fds, size_t n_fds) {
     if (n < sizeof(c.req))
         return;
     memcpy(&c.req, data, sizeof(c.req));
+    if (c.req.flags & VG_SB_REQ_RESET) {
+        reset();
+        return;
+    }
     for (int i = 0; i < 3; i++)
         if (c.req.fd_mask >> i & 1 && used < n_fds)
             c.fds[i] = fds[used++];
@@ -348,23 +391,27 @@ static void reset_signals(void) {
         sigaction(i, &dfl, NULL);
 }
 
-/* Leaves nothing of the keeper open but the socket; 0 to 2 are /dev/null. */
-static int keep_only_sock(int sock) {
+/* Leaves nothing open but the socket and the scratch root; 0 to 2 are /dev/null. */
+static int keep_only(int sock, int scratch) {
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
     if (null < 0)
         return -errno;
     for (int i = 0; i < 3; i++)
         if (dup2(null, i) < 0)
             return -errno;
-    if (sock != INIT_SOCK && dup3(sock, INIT_SOCK, O_CLOEXEC) < 0)
+    vg_auto_fd int s = fcntl(sock, F_DUPFD_CLOEXEC, INIT_SCRATCH + 1);
+    vg_auto_fd int root = fcntl(scratch, F_DUPFD_CLOEXEC, INIT_SCRATCH + 1);
+    if (s < 0 || root < 0 || dup3(s, INIT_SOCK, O_CLOEXEC) < 0 ||
+        dup3(root, INIT_SCRATCH, O_CLOEXEC) < 0)
         return -errno;
-    vg_sys_close_range(INIT_SOCK + 1, ~0u);
+    vg_sys_close_range(INIT_SCRATCH + 1, ~0u);
+    s = root = -1;
     return 0;
 }
 
 void vg_sb_init_main(const struct vg_sb_birth *b) {
     struct vg_err err = VG_ERR_INIT;
-    int fds[2] = {-1, -1}, sock = b->sock;
+    int fds[3] = {-1, -1, INIT_SCRATCH}, sock = b->sock, scratch = -1;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     prctl(PR_SET_DUMPABLE, 0);
     prctl(PR_SET_NAME, "virga-init");
@@ -374,10 +421,10 @@ void vg_sb_init_main(const struct vg_sb_birth *b) {
     raise_hard_limits();
     int r = enter(b, &err);
     if (r >= 0)
-        r = vg_sb_build(b, &err);
+        r = scratch = vg_sb_build(b, &err);
     if (r >= 0)
         r = give_up_power(b, &err);
-    if (r >= 0 && (r = keep_only_sock(sock)) < 0)
+    if (r >= 0 && (r = keep_only(sock, scratch)) < 0)
         vg_err_sys(&err, r, "cannot set up the init process of a sandbox");
     if (r < 0) {
         struct vg_sb_msg m = {.kind = VG_SB_MSG_FAILED, .code = r};
@@ -387,8 +434,9 @@ void vg_sb_init_main(const struct vg_sb_birth *b) {
     }
     fds[0] = open("/dev/pts", O_PATH | O_DIRECTORY | O_CLOEXEC);
     fds[1] = open("/dev/shm", O_PATH | O_DIRECTORY | O_CLOEXEC);
-    say(VG_SB_MSG_READY, 0, 0, NULL, fds, 2);
-    close(fds[0]);
-    close(fds[1]);
+    queues_empty = queues_size();
+    say(VG_SB_MSG_READY, 0, 0, NULL, fds, 3);
+    for (size_t i = 0; i < VG_COUNT(fds); i++)
+        close(fds[i]);
     serve();
 }

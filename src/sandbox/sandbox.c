@@ -47,16 +47,16 @@ ssize_t vg_sb_send(int sock, const void *data, size_t n, const void *more, size_
     return r < 0 ? -errno : r;
 }
 
-/* One message of init; up to two descriptors. 0 bytes: init is gone. */
-static ssize_t receive(int sock, struct vg_sb_msg *m, int fds[2], int flags) {
+/* One message of init; up to three descriptors. 0 bytes: init is gone. */
+static ssize_t receive(int sock, struct vg_sb_msg *m, int fds[3], int flags) {
     union {
-        char buf[CMSG_SPACE(sizeof(int) * 2)];
+        char buf[CMSG_SPACE(sizeof(int) * 3)];
         struct cmsghdr align;
     } ctl;
     struct iovec v = {m, sizeof(*m) - 1};
     struct msghdr h = {
         .msg_iov = &v, .msg_iovlen = 1, .msg_control = ctl.buf, .msg_controllen = sizeof(ctl.buf)};
-    fds[0] = fds[1] = -1;
+    fds[0] = fds[1] = fds[2] = -1;
     memset(m, 0, sizeof(*m));
     ssize_t n;
     do
@@ -66,7 +66,7 @@ static ssize_t receive(int sock, struct vg_sb_msg *m, int fds[2], int flags) {
         return -errno;
     for (struct cmsghdr *c = CMSG_FIRSTHDR(&h); c; c = CMSG_NXTHDR(&h, c))
         if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
-            memcpy(fds, CMSG_DATA(c), VG_MIN(c->cmsg_len - CMSG_LEN(0), sizeof(int) * 2));
+            memcpy(fds, CMSG_DATA(c), VG_MIN(c->cmsg_len - CMSG_LEN(0), sizeof(int) * 3));
     return n;
 }
 
@@ -139,12 +139,15 @@ static int start_init(struct vg_sandbox *sb, const struct vg_sandbox_profile *p,
 
 static int await_ready(struct vg_sandbox *sb, struct vg_err *err) {
     struct vg_sb_msg m;
-    int fds[2];
+    int fds[3];
     ssize_t n = receive(sb->sock, &m, fds, 0);
     sb->pts_fd = fds[0];
     sb->scratch_fd = fds[1];
-    if (n >= (ssize_t)VG_SB_MSG_MIN && m.kind == VG_SB_MSG_READY && fds[1] >= 0)
+    sb->root_fd = fds[2];
+    if (n >= (ssize_t)VG_SB_MSG_MIN && m.kind == VG_SB_MSG_READY && fds[2] >= 0) {
+        vg_sb_trace_first(sb);
         return 0;
+    }
     if (n >= (ssize_t)VG_SB_MSG_MIN && m.kind == VG_SB_MSG_FAILED) {
         vg_err_sys(err, m.code, "x"); /* for the reason and code; the text has it all */
         snprintf(err->msg, sizeof(err->msg), "%s", m.text);
@@ -165,7 +168,7 @@ static struct vg_sandbox *sandbox_new(struct vg_sandbox_node *node,
     sb->local_root = p->local_root;
     sb->netns_fd = p->netns_fd;
     sb->pidfd = sb->sock = sb->userns_fd = sb->pts_fd = sb->scratch_fd = -1;
-    sb->own_mnt_fd = sb->own_net_fd = -1;
+    sb->own_mnt_fd = sb->own_net_fd = sb->root_fd = -1;
     sb->name = vg_strdup(name);
     if (!sb->name) {
         free(sb);
@@ -376,6 +379,7 @@ int vg_sandbox_exec(struct vg_sandbox *sb, uint64_t tag, const struct vg_exec *x
         return r;
     if ((r = vg_sb_add_devices(sb, x, err)) < 0)
         return r;
+    vg_sb_trace_exec(sb);
     r = send_request(sb, tag, x, gone, other_cwd);
     if (r < 0)
         return vg_err_sys(err, r, "cannot start the command");
@@ -456,13 +460,13 @@ static bool take_event(struct vg_sandbox *sb, const struct vg_sb_msg *m, int *pi
 int vg_sandbox_next_event(struct vg_sandbox *sb, struct vg_sandbox_event *ret) {
     while (!sb->dead) {
         struct vg_sb_msg m;
-        int fds[2];
+        int fds[3];
         ssize_t n = receive(sb->sock, &m, fds, MSG_DONTWAIT);
         if (n == -EAGAIN)
             return 0;
         bool good = n >= (ssize_t)VG_SB_MSG_MIN && take_event(sb, &m, &fds[0], ret);
-        vg_close(&fds[0]);
-        vg_close(&fds[1]);
+        for (size_t i = 0; i < VG_COUNT(fds); i++)
+            vg_close(&fds[i]);
         if (good)
             return 1;
         if (n <= 0) {
@@ -548,7 +552,9 @@ int vg_sandbox_usage(struct vg_sandbox *sb, struct vg_usage *ret) {
     *ret = (struct vg_usage){0};
     if (sb->scratch_fd >= 0 && fstatvfs(sb->scratch_fd, &v) == 0)
         ret->disk_bytes = (uint64_t)(v.f_blocks - v.f_bfree) * v.f_frsize;
-    return vg_cg_usage(&sb->node->cg, sb->name, ret);
+    int r = vg_cg_usage(&sb->node->cg, sb->name, ret);
+    ret->cpu_usec -= VG_MIN(ret->cpu_usec, sb->base.cpu_usec);
+    return r;
 }
 
 uid_t vg_sandbox_map_uid(const struct vg_sandbox *sb, uid_t inside) {
@@ -567,6 +573,8 @@ void vg_sandbox_destroy(struct vg_sandbox *sb) {
         return;
     vg_close(&sb->pts_fd);
     vg_close(&sb->scratch_fd);
+    vg_close(&sb->root_fd);
+    free(sb->trace);
     if (sb->pidfd >= 0) {
         siginfo_t info;
         struct pollfd p = {.fd = sb->pidfd, .events = POLLIN};

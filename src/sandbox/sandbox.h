@@ -150,6 +150,10 @@ int vg_sandbox_usage(struct vg_sandbox *sb, struct vg_usage *ret);
 uid_t vg_sandbox_map_uid(const struct vg_sandbox *sb, uid_t inside);
 gid_t vg_sandbox_map_gid(const struct vg_sandbox *sb, gid_t inside);
 
+/* After its commands have ended: makes it ready for another command of the same profile and binds.
+   False when it is not exactly as it was before: destroy it then. */
+bool vg_sandbox_recycle(struct vg_sandbox *sb);
+
 /* Kills what is left, waits for it, removes the cgroup and mounts. */
 void vg_sandbox_destroy(struct vg_sandbox *sb);
 /* For an agent that starts: removes cgroups of sandboxes whose name `live` does not confirm. */

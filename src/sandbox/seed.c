@@ -271,7 +271,7 @@ static int make_mntns(const struct vg_sandbox_node *n, struct vg_sb_seed *s, int
         vg_close(&up[1]);
         return vg_err_sys(err, e, "cannot make a pipe");
     }
-    pid_t pid = fork();
+    pid_t pid = _Fork();
     if (pid == 0) {
         struct seed_error e = {0};
         char c;
