@@ -24,6 +24,7 @@
 
 #define RESET_WAIT_MSEC 200
 #define DEPTH_MAX 12
+#define CONTENT_MAX 4096
 
 static bool before_or_same(struct timespec a, struct timespec b) {
     return a.tv_sec < b.tv_sec || (a.tv_sec == b.tv_sec && a.tv_nsec <= b.tv_nsec);
@@ -31,7 +32,7 @@ static bool before_or_same(struct timespec a, struct timespec b) {
 
 /* A write through a mapping changes no time, so what the few files hold is compared too. */
 static uint64_t content_of(int dir, const char *name, const struct stat *st) {
-    uint8_t data[4096];
+    uint8_t data[CONTENT_MAX];
     uint64_t h = 0xcbf29ce484222325ULL;
     if (!S_ISREG(st->st_mode) || st->st_size == 0)
         return 0;
@@ -54,13 +55,19 @@ static bool walk(int dir, int depth, struct vg_sb_trace *out) {
         struct stat st;
         if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, ".."))
             continue;
-        good =
-            out->n < VG_SB_TRACE_MAX && fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0;
+        good = out->n < VG_SB_TRACE_MAX &&
+               fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+               (!S_ISREG(st.st_mode) || st.st_size <= CONTENT_MAX);
         if (!good)
             break;
-        out->file[out->n++] =
-            (struct vg_sb_traced){st.st_ino, st.st_size, st.st_ctim,           st.st_mode,
-                                  st.st_uid, st.st_gid,  (uint32_t)st.st_nlink};
+        out->file[out->n++] = (struct vg_sb_traced){.ino = st.st_ino,
+                                                    .size = st.st_size,
+                                                    .content = content_of(dirfd(d), e->d_name, &st),
+                                                    .ctime = st.st_ctim,
+                                                    .mode = st.st_mode,
+                                                    .uid = st.st_uid,
+                                                    .gid = st.st_gid,
+                                                    .nlink = (uint32_t)st.st_nlink};
         if (S_ISREG(st.st_mode) && !before_or_same(st.st_ctim, out->newest))
             out->newest = st.st_ctim;
         if (S_ISDIR(st.st_mode)) {

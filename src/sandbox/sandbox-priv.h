@@ -222,6 +222,7 @@ struct vg_sb_running {
 struct vg_sb_traced { /* no padding: compared as bytes */
     uint64_t ino;
     int64_t size;
+    uint64_t content;
     struct timespec ctime;
     uint32_t mode, uid, gid, nlink;
 };
