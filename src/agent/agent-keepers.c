@@ -273,16 +273,25 @@ static struct vg_agent_keeper *pick(struct vg_warm_profile *p, const struct vg_a
     return fresh;
 }
 
-/* Gives waiting starts to ready keepers and makes more keepers for the rest. */
-static void match(struct vg_agent *a, struct vg_warm_profile *p) {
-    vg_list_for_each_safe (it, &p->waiting) {
+/* One start that waits, given to a keeper. Giving may fail and come back here, so no place in the
+   list is held across it. */
+static bool match_one(struct vg_warm_profile *p) {
+    vg_list_for_each (it, &p->waiting) {
         struct vg_agent_task *t = vg_list_entry(it, struct vg_agent_task, link);
         struct vg_agent_keeper *k = pick(p, t);
         if (!k)
             continue;
         p->n_waiting--;
         hand_over(k, t);
+        return true;
     }
+    return false;
+}
+
+/* Gives waiting starts to ready keepers and makes more keepers for the rest. */
+static void match(struct vg_agent *a, struct vg_warm_profile *p) {
+    while (match_one(p))
+        ;
     while (p->n_waiting > p->n_preparing && a->n_preparing < VG_AGENT_PREPARING && !a->stopping) {
         struct vg_err err = VG_ERR_INIT;
         if (!spawn(a, &p->key, p, &err))
