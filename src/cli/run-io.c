@@ -416,7 +416,7 @@ static void on_signal(struct run *r, const struct signalfd_siginfo *si) {
     int signo = (int)si->ssi_signo;
     struct run_chan *c = &r->chan[0];
     bool from_terminal = si->ssi_code == SI_KERNEL;
-    if (signo == SIGWINCH) {
+    if (signo == SIGWINCH && r->spec.tty) {
         put_winsize(c);
         return;
     }

@@ -1,4 +1,5 @@
 """vrun on a real pseudo-terminal: what is seen and typed there is as without it."""
+import os
 import re
 import shutil
 import signal
@@ -25,7 +26,8 @@ def open_terminal(request, cloud):
 @pytest.fixture
 def shell(cloud):
     """An interactive bash with a prompt that can be waited for."""
-    with Terminal(["bash", "--norc", "--noprofile", "-i"], {**cloud.env, "PS1": "prompt> "}, cloud.work) as t:
+    with Terminal(["bash", "--norc", "--noprofile", "-i"], {**cloud.env, "PS1": "prompt> "}, cloud.work,
+                  term="dumb") as t:
         t.expect("prompt> ")
         yield t
 
@@ -176,7 +178,6 @@ def test_hangup_ends_the_command(cloud):
     t = Terminal(["vrun", "sh", "-c", f"trap 'echo hup > {cloud.work}/hup; exit' HUP; echo ready; while :; do sleep 0.05; done"],
                  cloud.env, cloud.work)
     t.expect("ready")
-    import os
     os.close(t.fd)
     wait_for("the hangup to arrive", (cloud.work / "hup").exists)
     os.kill(t.pid, signal.SIGKILL)
@@ -227,7 +228,8 @@ def test_python_prompt(open_terminal):
 def test_interactive_shell_with_job_control(open_terminal):
     t = open_terminal("bash", "--norc", "--noprofile", "-i")
     t.expect(r"[$#] ")
-    t.send("sleep 100\r")
+    t.send("sh -c 'echo re''ady; exec sleep 100'\r")
+    t.expect("\\sready")
     t.send(b"\x1a")
     t.expect("Stopped")
     t.send("kill %1; wait; echo al''ive\r")

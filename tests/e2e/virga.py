@@ -221,7 +221,7 @@ class Cloud:
 class Terminal:
     """A program on a real pseudo-terminal, and hands to type on it."""
 
-    def __init__(self, argv, env, cwd, rows=24, cols=80):
+    def __init__(self, argv, env, cwd, rows=24, cols=80, term="xterm"):
         self.seen = b""
         self.status = None
         self.pid, self.fd = pty.fork()
@@ -229,7 +229,7 @@ class Terminal:
             try:
                 os.chdir(cwd)
                 fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
-                os.execvpe(argv[0], argv, {**env, "TERM": "xterm"})
+                os.execvpe(argv[0], argv, {**env, "TERM": term})
             finally:
                 os._exit(127)
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
