@@ -103,8 +103,7 @@ static int put_records(struct replay *r, uint64_t offset, uint8_t *p, size_t n) 
 static int fill(struct replay *r) {
     struct vg_buf b = {0};
     uint64_t offset = r->at.at;
-    int more =
-        vg_logread_next(r->ctl->home.logs, r->task, r->attempt, &r->at, &b, PIECE);
+    int more = vg_logread_next(r->ctl->home.logs, r->task, r->attempt, &r->at, &b, PIECE);
     int e = more < 0 ? more : 0;
     if (vg_buf_len(&b))
         e = put_records(r, offset, vg_buf_data(&b), vg_buf_len(&b));

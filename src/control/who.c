@@ -181,7 +181,8 @@ static int settle_nested(struct vg_control *c, struct vg_peer *p, const char *to
     p->who.local = id->local;
     p->who.uid = id->uid;
     p->who.gid = id->gid;
-    p->who.groups = vg_memdup(id->groups, id->n_groups * sizeof id->groups[0]);
+    if (id->n_groups)
+        p->who.groups = vg_memdup(id->groups, id->n_groups * sizeof id->groups[0]);
     p->who.n_groups = p->who.groups ? id->n_groups : 0;
     return 0;
 }

@@ -10,6 +10,9 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/lsan_interface.h>
+#endif
 
 #define PATIENCE_USEC (60 * VG_USEC) /* only a failing test waits that long */
 
@@ -56,6 +59,9 @@ void world_down(struct world *w) {
     uv_run(&w->loop, UV_RUN_DEFAULT);
     cr_assert_eq(uv_loop_close(&w->loop), 0, "a handle is still open");
     nftw(w->home, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+#ifdef __SANITIZE_ADDRESS__
+    cr_assert_eq(__lsan_do_recoverable_leak_check(), 0);
+#endif
 }
 
 /* ------------------------------------------------------------------ connections */
@@ -95,6 +101,35 @@ void side_open(struct world *w, struct side *s) {
     vg_set_nonblock(fd, true);
     int r = vg_conn_new(&w->loop, fd, NULL, true, &ops, s, &s->conn, &err);
     cr_assert_eq(r, 0, "%s", err.msg);
+}
+
+static void note_tcp(int fd, const struct vg_err *err, void *user) {
+    cr_assert_geq(fd, 0, "%s", err->msg);
+    *(int *)user = fd;
+}
+
+void side_open_tls(struct world *w, struct side *s, const char *cert, const char *key) {
+    struct vg_err err = VG_ERR_INIT;
+    struct vg_tls *tls = NULL;
+    int fd = -1;
+    memset(s, 0, sizeof *s);
+    cr_assert(vg_dial_tcp(&w->loop, w->c.address, 30 * VG_USEC, note_tcp, &fd));
+    while (fd < 0)
+        uv_run(&w->loop, UV_RUN_ONCE);
+    int r = vg_tls_client_new(w->c.ca.fingerprint, cert, key, NULL, &tls, &err);
+    cr_assert_eq(r, 0, "%s", err.msg);
+    r = vg_conn_new(&w->loop, fd, tls, true, &ops, s, &s->conn, &err);
+    cr_assert_eq(r, 0, "%s", err.msg);
+    vg_tls_unref(tls);
+}
+
+void side_hello(struct side *s, const char *token) {
+    Vg__Pb__Hello h = VG__PB__HELLO__INIT;
+    h.has_protocol = 1;
+    h.protocol = 1;
+    h.token = (char *)token;
+    ENV(env, HELLO, hello, &h);
+    side_send(s, &env, NULL, 0);
 }
 
 void msg_done(struct msg *m) {

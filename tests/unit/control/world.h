@@ -31,6 +31,10 @@ void world_start(struct world *w);                  /* again, same home */
 void world_down(struct world *w);                   /* and removes everything */
 
 void side_open(struct world *w, struct side *s);
+/* Over TLS; cert and key may be NULL. Waits for the handshake. */
+void side_open_tls(struct world *w, struct side *s, const char *cert, const char *key);
+/* Says hello with a token (may be NULL). */
+void side_hello(struct side *s, const char *token);
 void side_close(struct world *w, struct side *s);
 /* Sends with the next request number, which it returns. */
 uint32_t side_send(struct side *s, Vg__Pb__Envelope *env, const int *fds, size_t n_fds);
