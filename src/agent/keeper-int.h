@@ -34,7 +34,7 @@ struct source {
 };
 
 #define KEEPER_NEVER UINT64_MAX
-#define OWNER_AHEAD (2u << 20) /* unacknowledged output bytes before the task is slowed */
+#define OWNER_AHEAD (768u << 10) /* unacknowledged output bytes before the task is slowed */
 #define HANGUP_GRACE (10 * 1000000ULL)
 
 struct kchan {
@@ -42,6 +42,7 @@ struct kchan {
     struct ktask *task;  /* borrowed */
     struct source src;
     bool observe, local, owner, welcomed, exit_sent, left;
+    bool shares;          /* the client has mapped the ring: output is named, not sent */
     struct vg_buf in;     /* unparsed bytes */
     struct vg_buf out;    /* control frames waiting */
     uint64_t sent, acked; /* output offsets */

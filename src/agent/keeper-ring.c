@@ -8,22 +8,25 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
-#define RING_AHEAD (2u << 20) /* room beyond what is kept, so that reads need not wait for acks */
+#define RING_AHEAD (1u << 20) /* room beyond what is kept, so that reads need not wait for acks */
 
 void vg_ring_init(struct vg_ring *r, size_t keep) {
     size_t size = 1u << 20;
     while (size < keep + RING_AHEAD)
         size *= 2;
-    *r = (struct vg_ring){.size = size};
+    *r = (struct vg_ring){.size = size, .fd = -1};
 }
 
 void vg_ring_done(struct vg_ring *r) {
     if (r->base)
         munmap(r->base, r->size);
     r->base = NULL;
+    vg_close(&r->fd);
 }
 
 static int ring_map(struct vg_ring *r) {
@@ -31,11 +34,20 @@ static int ring_map(struct vg_ring *r) {
         return 0;
     if (vg_fault("alloc") < 0)
         return -ENOMEM;
-    void *p = mmap(NULL, r->size, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    vg_auto_fd int fd = memfd_create("virga-output", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0 || ftruncate(fd, (off_t)r->size) < 0)
+        return -errno;
+    void *p = mmap(NULL, r->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (p == MAP_FAILED)
         return -errno;
+    /* From here on nobody else can write to it, whoever gets the descriptor. */
+    if (fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW) < 0) {
+        int e = errno;
+        munmap(p, r->size);
+        return -e;
+    }
     r->base = p;
+    r->fd = vg_take_fd(fd);
     return 0;
 }
 

@@ -9,6 +9,7 @@
 
 struct vg_ring {
     uint8_t *base; /* owned mapping, or NULL before the first record */
+    int fd;        /* owned memfd behind it: others may map it, for reading only; -1 before */
     size_t size;   /* a power of two */
     uint64_t begin, end;
 };

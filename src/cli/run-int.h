@@ -22,12 +22,15 @@
 #include <termios.h>
 
 struct run_chan {
-    int fd; /* -1: none */
+    int fd;      /* -1: none */
+    int ring_fd; /* came with the last bytes; -1: none */
     bool welcomed;
     bool shut;   /* nothing more can be sent */
     bool eof;    /* nothing more will come; what is buffered still counts */
     bool broken; /* over */
     struct vg_buf in, out;
+    const uint8_t *ring; /* the keeper's, mapped; NULL: output comes in frames */
+    size_t ring_size;
     size_t frame_pos;  /* of the OUTPUT frame at the front of `in`: bytes handled, its header
                           included */
     size_t rec_done;   /* of the record at frame_pos: data bytes written */

@@ -12,6 +12,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -20,6 +21,7 @@
 
 #define CHAN_READ (512u << 10)
 #define CHAN_IN_MAX (1u << 20)
+#define RING_MAX (1u << 30)
 #define RETRY_FIRST 20000ULL
 #define RETRY_MOST 1000000ULL
 #define GIVE_UP (300 * VG_USEC)
@@ -69,7 +71,7 @@ static void put_signal(struct run *r, int signo, bool group) {
 
 void run_chan_open(struct run *r, struct run_chan *c, int fd) {
     uint8_t hello[12];
-    *c = (struct run_chan){.fd = fd, .in_sent = r->in_acked};
+    *c = (struct run_chan){.fd = fd, .ring_fd = -1, .in_sent = r->in_acked};
     vg_set_nonblock(fd, true);
     vg_put64(hello, r->out_offset);
     vg_put32(hello + 8, VG_HELLO_INPUT | VG_HELLO_TAKE);
@@ -80,7 +82,10 @@ void run_chan_close(struct run_chan *c) {
     vg_close(&c->fd);
     vg_buf_done(&c->in);
     vg_buf_done(&c->out);
-    *c = (struct run_chan){.fd = -1};
+    vg_close(&c->ring_fd);
+    if (c->ring)
+        munmap((void *)c->ring, c->ring_size);
+    *c = (struct run_chan){.fd = -1, .ring_fd = -1};
 }
 
 /* The next INPUT frame, or end of input, when the window and the channel allow. */
@@ -147,26 +152,41 @@ static bool chan_flush(struct run *r, struct run_chan *c) {
 /* ---- output ---- */
 
 /* Writes without waiting where the kernel can; a terminal or file is simply written. */
-static ssize_t write_some(int fd, const uint8_t *p, size_t n) {
-    struct iovec v = {(void *)p, n};
-    ssize_t w = pwritev2(fd, &v, 1, -1, RWF_NOWAIT);
+static ssize_t write_some(int fd, const struct iovec *v, int n) {
+    ssize_t w = pwritev2(fd, v, n, -1, RWF_NOWAIT);
     if (w < 0 && (errno == EOPNOTSUPP || errno == ESPIPE || errno == EINVAL || errno == ENOSYS)) {
         struct pollfd pf = {.fd = fd, .events = POLLOUT};
         if (poll(&pf, 1, 0) == 0) {
             errno = EAGAIN;
             return -1;
         }
-        w = write(fd, p, n);
+        w = writev(fd, v, n);
     }
     return w;
 }
 
-/* 1 written whole, 0 the reader is slow, progress is kept in rec_done. */
+/* n bytes at `at`, which wrap around at the end of a ring. */
+static int pieces(const struct run_chan *c, const uint8_t *p, uint64_t at, size_t n,
+                  struct iovec v[2]) {
+    if (p) {
+        v[0] = (struct iovec){(void *)p, n};
+        return 1;
+    }
+    size_t from = (size_t)(at & (c->ring_size - 1)), first = VG_MIN(n, c->ring_size - from);
+    v[0] = (struct iovec){(void *)(c->ring + from), first};
+    v[1] = (struct iovec){(void *)c->ring, n - first};
+    return first < n ? 2 : 1;
+}
+
+/* Writes a record's data, at p or (p NULL) in the ring. 1 written whole, 0 the reader is slow,
+   progress is kept in rec_done. */
 static int write_record(struct run *r, struct run_chan *c, unsigned stream, const uint8_t *p,
-                        size_t n) {
+                        uint64_t at, size_t n) {
     int fd = stream == VG_REC_STDOUT ? STDOUT_FILENO : STDERR_FILENO;
     while (c->rec_done < n && !r->out_closed[fd]) {
-        ssize_t w = write_some(fd, p + c->rec_done, n - c->rec_done);
+        struct iovec v[2];
+        int k = pieces(c, p ? p + c->rec_done : NULL, at + c->rec_done, n - c->rec_done, v);
+        ssize_t w = write_some(fd, v, k);
         if (w < 0 && errno == EINTR)
             continue;
         if (w < 0 && errno == EAGAIN) {
@@ -195,23 +215,31 @@ static void put_ack(struct run *r, struct run_chan *c) {
     put_frame(c, VG_TIO_OUTPUT_ACK, p, sizeof(p));
 }
 
-/* Handles the OUTPUT frame at the front of the buffer. 1 done, 0 the reader is slow. */
-static int on_output(struct run *r, struct run_chan *c, const uint8_t *p, size_t n) {
-    uint64_t base = vg_get64(p);
-    if (c->frame_pos < 8)
-        c->frame_pos = 8;
+/* Handles n bytes of whole records, the first at offset base; they lie at p, or (p NULL) in the
+   ring. frame_pos keeps the progress. 1 done, 0 the reader is slow. */
+static int on_records(struct run *r, struct run_chan *c, uint64_t base, const uint8_t *p,
+                      size_t n) {
     while (c->frame_pos + VG_REC_HEADER <= n) {
-        const uint8_t *rec = p + c->frame_pos;
+        uint8_t copy[VG_REC_HEADER];
+        const uint8_t *rec = p ? p + c->frame_pos : copy;
+        uint64_t at = base + c->frame_pos;
+        if (!p) {
+            struct iovec v[2];
+            int k = pieces(c, NULL, at, sizeof(copy), v);
+            memcpy(copy, v[0].iov_base, v[0].iov_len);
+            if (k == 2)
+                memcpy(copy + v[0].iov_len, v[1].iov_base, v[1].iov_len);
+        }
         size_t len = vg_get32(rec);
-        uint64_t at = base + (c->frame_pos - 8);
+        unsigned stream = vg_get32(rec + 4);
         if (c->frame_pos + VG_REC_HEADER + len > n) {
             c->broken = true;
             return 1;
         }
         if (at >= r->out_offset) {
-            unsigned stream = vg_get32(rec + 4);
             if ((stream == VG_REC_STDOUT || stream == VG_REC_STDERR || stream == VG_REC_NOTE) &&
-                write_record(r, c, stream, rec + VG_REC_HEADER, len) == 0)
+                write_record(r, c, stream, p ? rec + VG_REC_HEADER : NULL, at + VG_REC_HEADER,
+                             len) == 0)
                 return 0;
             r->out_offset = at + VG_REC_HEADER + len;
         }
@@ -220,6 +248,31 @@ static int on_output(struct run *r, struct run_chan *c, const uint8_t *p, size_t
     c->frame_pos = 0;
     put_ack(r, c);
     return 1;
+}
+
+/* The frame at the front of the buffer, when it is output. 1 done, 0 the reader is slow. */
+static int on_output(struct run *r, struct run_chan *c, unsigned kind, const uint8_t *p, size_t n) {
+    if (kind == VG_TIO_OUTPUT)
+        return on_records(r, c, vg_get64(p), p + 8, n - 8);
+    if (n != 12 || !c->ring || vg_get32(p + 8) > c->ring_size) {
+        c->broken = true;
+        return 1;
+    }
+    return on_records(r, c, vg_get64(p), NULL, vg_get32(p + 8));
+}
+
+static void on_ring(struct run_chan *c, const uint8_t *p, size_t n) {
+    uint64_t size = n == 8 ? vg_get64(p) : 0;
+    void *map = MAP_FAILED;
+    if (size && size <= RING_MAX && (size & (size - 1)) == 0 && c->ring_fd >= 0 && !c->ring)
+        map = mmap(NULL, (size_t)size, PROT_READ, MAP_SHARED, c->ring_fd, 0);
+    vg_close(&c->ring_fd);
+    if (map == MAP_FAILED) {
+        c->broken = true;
+        return;
+    }
+    c->ring = map;
+    c->ring_size = (size_t)size;
 }
 
 /* ---- frames from the keeper ---- */
@@ -254,7 +307,7 @@ static void on_welcome(struct run *r, struct run_chan *c, const uint8_t *p, size
     if (c == &r->chan[1]) {
         run_chan_close(&r->chan[0]);
         r->chan[0] = *c;
-        r->chan[1] = (struct run_chan){.fd = -1};
+        r->chan[1] = (struct run_chan){.fd = -1, .ring_fd = -1};
         c = &r->chan[0];
     }
     run_tty_raw(r);
@@ -325,6 +378,9 @@ static bool small_frame(struct run *r, struct run_chan *c, unsigned kind, const 
     case VG_TIO_NOTE:
         run_say(r, "%.*s", (int)n, (const char *)p);
         break;
+    case VG_TIO_RING:
+        on_ring(c, p, n);
+        break;
     case VG_TIO_GAP:
         if (n == 8 && vg_get64(p) > r->out_offset)
             r->out_offset = vg_get64(p);
@@ -354,8 +410,8 @@ static void chan_parse(struct run *r, struct run_chan *c) {
         }
         if (vg_buf_len(&c->in) < VG_TIO_HEADER + len)
             return;
-        if (kind == VG_TIO_OUTPUT && len >= 8) {
-            if (on_output(r, c, p + VG_TIO_HEADER, len) == 0)
+        if ((kind == VG_TIO_OUTPUT && len >= 8) || kind == VG_TIO_OUTPUT_AT) {
+            if (on_output(r, c, kind, p + VG_TIO_HEADER, len) == 0)
                 return;
         } else if (small_frame(r, c, kind, p + VG_TIO_HEADER, len)) {
             c = &r->chan[0];
@@ -368,8 +424,14 @@ static void chan_ready(struct run *r, struct run_chan *c) {
     uint8_t *p = vg_buf_reserve(&c->in, c->welcomed ? CHAN_READ : 4096);
     if (!p)
         return;
-    ssize_t n = recv(c->fd, p, vg_buf_room(&c->in), MSG_DONTWAIT);
-    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+    int fd = -1;
+    size_t n_fds = 1;
+    ssize_t n = vg_recv_fds(c->fd, p, vg_buf_room(&c->in), &fd, &n_fds, MSG_DONTWAIT);
+    if (n > 0 && n_fds == 1) {
+        vg_close(&c->ring_fd);
+        c->ring_fd = fd;
+    }
+    if (n == 0 || (n < 0 && n != -EAGAIN))
         c->eof = true;
     if (n > 0)
         vg_buf_commit(&c->in, (size_t)n);
@@ -500,7 +562,7 @@ static void drop_broken(struct run *r) {
             run_chan_close(&r->chan[i]);
     if (r->chan[0].fd < 0 && r->chan[1].fd >= 0) {
         r->chan[0] = r->chan[1];
-        r->chan[1] = (struct run_chan){.fd = -1};
+        r->chan[1] = (struct run_chan){.fd = -1, .ring_fd = -1};
     }
     if (r->chan[0].fd < 0 && r->ended && !r->exited && (!r->detach || r->follow)) {
         r->exited =

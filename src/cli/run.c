@@ -429,7 +429,7 @@ static void init(struct run *r, const char *program) {
     r->req = (Vg__Pb__RunReq)VG__PB__RUN_REQ__INIT;
     r->spec = (Vg__Pb__TaskSpec)VG__PB__TASK_SPEC__INIT;
     r->ctl = r->cwd_fd = r->stdin_fd = -1;
-    r->chan[0].fd = r->chan[1].fd = -1;
+    r->chan[0].fd = r->chan[1].fd = r->chan[0].ring_fd = r->chan[1].ring_fd = -1;
 }
 
 int vg_run_main(int argc, char **argv, bool batch) {

@@ -27,6 +27,8 @@ enum vg_tio_kind {
     VG_TIO_NOTE = 16,
     VG_TIO_TAKEN = 17,
     VG_TIO_GAP = 18,
+    VG_TIO_RING = 19,
+    VG_TIO_OUTPUT_AT = 20,
 };
 
 enum { VG_HELLO_OBSERVE = 1, VG_HELLO_INPUT = 2, VG_HELLO_TAKE = 4 };
