@@ -239,7 +239,7 @@ static void on_detach(struct keeper *k, struct kchan *c) {
 
 static void on_signal(struct keeper *k, struct ktask *t, const uint8_t *p) {
     int signo = (int)vg_get32(p);
-    if (signo >= 1 && signo <= 64 && t->state == KT_RUNNING)
+    if (signo >= 1 && signo <= 64 && t->state != KT_EXITED)
         vg_sandbox_signal(k->sb, t->id, signo, vg_get32(p + 4) == 1);
 }
 
