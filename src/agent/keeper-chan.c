@@ -221,8 +221,8 @@ static void on_hello(struct keeper *k, struct kchan *c, const uint8_t *p, size_t
     uint8_t w[20];
     vg_put64(w, t->in_taken);
     vg_put64(w + 8, c->sent);
-    vg_put32(w + 16,
-             (t->tty ? 1u : 0) | (t->state != KT_STARTING ? 2u : 0) | (t->finished ? 4u : 0));
+    vg_put32(w + 16, (t->tty ? 1u : 0) | (t->state != KT_STARTING ? 2u : 0) |
+                         (t->finished ? 4u : 0) | (t->in_channel ? 8u : 0));
     kchan_frame(c, VG_TIO_WELCOME, w, sizeof(w), NULL, 0);
     c->welcomed = true;
 }

@@ -61,6 +61,7 @@ struct ktask {
     int start_fd;         /* memfd as it came */
     enum ktask_state state;
     bool tty, detached, killed, hangup;
+    bool in_channel;  /* input comes by channel, not from a descriptor of the client's */
     bool wait_known;  /* the command's wait status is there */
     bool finished;    /* output drained and status known */
     bool state_dirty; /* the agent has not heard of the newest state */

@@ -42,6 +42,12 @@ static void output_closed(struct keeper *k, struct ktask *t, int i) {
     ktask_finish(k, t);
 }
 
+/* The most data in one record: the log keeps whole records, so a small log needs small ones. */
+static size_t record_max(const struct keeper *k) {
+    uint64_t part = VG_MIN(k->birth.log_head_bytes, k->birth.log_tail_bytes) / 4;
+    return (size_t)VG_MAX(VG_MIN(part, (uint64_t)VG_REC_MAX), 1024u);
+}
+
 /* Reads one of the outputs into the ring until it is dry, the ring is full, or the budget is spent.
  */
 static void read_one(struct keeper *k, struct ktask *t, int i) {
@@ -54,8 +60,8 @@ static void read_one(struct keeper *k, struct ktask *t, int i) {
             ktask_pace(k, t);
             return;
         }
-        ssize_t n =
-            vg_ring_read(&t->ring, t->out[i].fd, i == 0 ? VG_REC_STDOUT : VG_REC_STDERR, room, now);
+        ssize_t n = vg_ring_read(&t->ring, t->out[i].fd, i == 0 ? VG_REC_STDOUT : VG_REC_STDERR,
+                                 VG_MIN(room, VG_REC_HEADER + record_max(k)), now);
         if (n == -EAGAIN)
             return;
         if (n <= 0) { /* EIO is a terminal's way of saying end of file */
@@ -298,6 +304,7 @@ static int make_stdin(struct keeper *k, struct ktask *t, struct stdio *s, int st
         int ours = -1;
         int r = make_pipe(k, t, &ours, &s->child[0], true);
         t->in = (struct source){.fn = in_ready, .obj = t, .fd = ours};
+        t->in_channel = true;
         return r;
     }
     if (t->start->spec->closed & 1)

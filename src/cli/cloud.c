@@ -118,7 +118,7 @@ int vg_part_stop(const char *home, enum vg_part p, int signo, unsigned limit_ms)
     return vg_pidfd_wait(fd, 5000) ? 0 : -ETIMEDOUT;
 }
 
-bool vg_cloud_has_keepers(const char *home) {
+static bool has_keepers(const char *home) {
     char path[VG_HOME_MAX + 32];
     bool found = false;
     snprintf(path, sizeof(path), "%s/node/keepers", home);
@@ -128,6 +128,14 @@ bool vg_cloud_has_keepers(const char *home) {
     if (dir)
         closedir(dir);
     return found;
+}
+
+/* An agent that stopped in order leaves no lease; one that was killed leaves that, and perhaps
+   cgroups, links and rules. */
+bool vg_cloud_left_behind(const char *home) {
+    char path[VG_HOME_MAX + 32];
+    snprintf(path, sizeof(path), "%s/node/lease", home);
+    return access(path, F_OK) == 0 || has_keepers(home);
 }
 
 static void run_agent(const char *home) {
@@ -171,7 +179,7 @@ int vg_cloud_stop(const char *home, bool keep_tasks, struct vg_err *err) {
     int r = vg_part_stop(home, VG_PART_AGENT, keep_tasks ? SIGTERM : SIGUSR2, AGENT_LIMIT_MS);
     if (r < 0)
         return vg_err_sys(err, r, "cannot end the agent of %s", home);
-    if (!keep_tasks && vg_cloud_has_keepers(home) && (r = sweep(home)) < 0)
+    if (!keep_tasks && vg_cloud_left_behind(home) && (r = sweep(home)) < 0)
         return vg_err_sys(err, r, "cannot end the tasks of %s: see its log/agent.log", home);
     r = vg_part_stop(home, VG_PART_VIRGAD, SIGTERM, CONTROL_LIMIT_MS);
     if (r < 0)

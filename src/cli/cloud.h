@@ -26,9 +26,8 @@ int vg_part_stop(const char *home, enum vg_part p, int signo, unsigned limit_ms)
    leaves) unless keep_tasks. The supervisor must not run, or be the caller. */
 int vg_cloud_stop(const char *home, bool keep_tasks, struct vg_err *err);
 
-/* Whether keepers are left, whose tasks may run although no program of the cloud does: an agent
-   that ends in order leaves none. */
-bool vg_cloud_has_keepers(const char *home);
+/* Something of a node is left that only an agent can clear up. */
+bool vg_cloud_left_behind(const char *home);
 
 /* Waits on a pidfd for at most limit_ms: true when the process is gone. */
 bool vg_pidfd_wait(int pidfd, unsigned limit_ms);

@@ -5,16 +5,9 @@
 #include "base/util.h"
 #include "cli/client.h"
 #include "cli/cmd.h"
+#include "cli/run.h"
 
 #include <string.h>
-
-/* Options of vrun and vbatch; defined beside their parser. */
-const struct vg_opt *vg_run_options(bool batch, size_t *ret_n) __attribute__((weak));
-
-static const struct vg_opt *run_options(bool batch, size_t *ret_n) {
-    *ret_n = 0;
-    return vg_run_options ? vg_run_options(batch, ret_n) : NULL;
-}
 
 /* ------------------------------------------------------------------ words from the cloud */
 
@@ -107,7 +100,7 @@ static void bash_names(const char *path, const struct vg_cmd *subs, size_t n) {
 /* Options of vrun that take a value, so that the command word is found. */
 static void bash_values(bool batch) {
     size_t n;
-    const struct vg_opt *o = run_options(batch, &n);
+    const struct vg_opt *o = vg_run_options(batch, &n);
     for (size_t i = 0; i < n; i++) {
         if (o[i].arg && o[i].long_name)
             printf("%s--%s", i ? "|" : "", o[i].long_name);
@@ -119,7 +112,7 @@ static void bash_values(bool batch) {
 
 static void bash_run(const char *name, bool batch) {
     size_t n;
-    const struct vg_opt *o = run_options(batch, &n);
+    const struct vg_opt *o = vg_run_options(batch, &n);
     printf("_virga_%s() {\n"
            "    local cur=\"${COMP_WORDS[COMP_CWORD]}\" i=${_virga_skip:-1}\n"
            "    while [ \"$i\" -lt \"$COMP_CWORD\" ]; do\n"
@@ -257,7 +250,7 @@ static void fish(const struct vg_cmd *commands, size_t n) {
         }
     }
     for (int batch = 0; batch < 2; batch++) {
-        const struct vg_opt *o = run_options(batch, &n_opts);
+        const struct vg_opt *o = vg_run_options(batch, &n_opts);
         const char *head = batch ? "-c vbatch" : "-c vrun";
         fish_opts(head, "", o, n_opts);
         printf("complete %s -a '(__fish_complete_subcommand)'\n", head);

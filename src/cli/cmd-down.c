@@ -11,7 +11,7 @@
 
 static bool runs(const char *home, bool keep_tasks) {
     return vg_part_runs(home, VG_PART_UP) || vg_part_runs(home, VG_PART_VIRGAD) ||
-           vg_part_runs(home, VG_PART_AGENT) || (!keep_tasks && vg_cloud_has_keepers(home));
+           vg_part_runs(home, VG_PART_AGENT) || (!keep_tasks && vg_cloud_left_behind(home));
 }
 
 /* The supervisor, where there is one, ends the others and reaps them; what is left after it (or

@@ -287,6 +287,8 @@ static void on_welcome(struct run *r, struct run_chan *c, const uint8_t *p, size
     if (r->attach && (state & 1) && isatty(STDIN_FILENO) && isatty(STDOUT_FILENO))
         r->tty = true;
     c->welcomed = true;
+    if (state & 8 && r->stdin_fd >= 0)
+        r->read_stdin = true; /* our descriptor could not be handed on: the node is elsewhere */
     if (out_from > r->out_offset) {
         if (r->out_offset > 0 || !r->attach)
             run_say(r, "%llu bytes of older output are gone",

@@ -93,6 +93,11 @@ static Vg__Pb__Resources want = VG__PB__RESOURCES__INIT;
 static struct settings set;
 static uint32_t closed_fds; /* of 0, 1, 2 */
 
+const struct vg_opt *vg_run_options(bool batch, size_t *ret_n) {
+    *ret_n = batch ? VG_COUNT(batch_opts) : VG_COUNT(run_opts);
+    return batch ? batch_opts : run_opts;
+}
+
 static void usage(bool batch) {
     printf("Usage: %s [options] [--] COMMAND [ARGUMENT...]\n\n%s\n\nOptions:\n",
            batch ? "vbatch" : "vrun",

@@ -88,13 +88,16 @@ static void fail_soon(struct vg_dial *d) {
 static void on_writable(uv_poll_t *handle, int status, int events) {
     struct attempt *a = handle->data;
     struct vg_dial *d = a->dial;
-    int error = status < 0 ? -status : 0;
+    int error = 0;
     socklen_t len = sizeof(error);
     (void)events;
     if (d->attempt != a)
         return;
-    if (!error && getsockopt(a->fd, SOL_SOCKET, SO_ERROR, &error, &len) < 0)
+    /* The socket knows why; the loop's own status for a refused connect is a bad descriptor. */
+    if (getsockopt(a->fd, SOL_SOCKET, SO_ERROR, &error, &len) < 0)
         error = errno;
+    if (!error && status < 0)
+        error = -status;
     int fd = attempt_end(d);
     if (error == 0) {
         d->err = VG_ERR_INIT;
