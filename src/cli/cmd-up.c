@@ -296,6 +296,8 @@ static int up_run(struct vg_up *up, const char *group, struct vg_err *err) {
                           up->home);
     if (up->foreground)
         return up_foreground(up, lock_fd);
+    /* A failed start leaves alive what an earlier run left alive, and otherwise nothing. */
+    bool fresh = !vg_cloud_left_behind(up->home);
     vg_auto_fd int report_fd = already ? -1 : launch(up, lock_fd, err);
     if (report_fd < 0 && !already)
         return report_fd;
@@ -306,7 +308,7 @@ static int up_run(struct vg_up *up, const char *group, struct vg_err *err) {
     if (r >= 0 && already && said)
         vg_cmd_say("the options are remembered and take effect after 'virga down' and 'virga up'");
     if (r < 0 && !already)
-        vg_part_stop(up->home, VG_PART_UP, SIGTERM, READY_USEC / 1000);
+        vg_part_stop(up->home, VG_PART_UP, fresh ? SIGUSR2 : SIGTERM, READY_USEC / 1000);
     return r;
 }
 
