@@ -170,6 +170,8 @@ static void join_known(struct vg_call *call, struct vg_job *j, struct vg_chan *c
         vg_peer_fail(call->peer, call->req, &err);
         return;
     }
+    if (j->accepting)
+        return; /* everybody is told when the store has it */
     vg_follow_event(f, VG__PB__RUN_EVENT__KIND__ACCEPTED, NULL);
     if (j->task->state == VG_TASK_QUEUED)
         vg_place_tell(j);
@@ -327,6 +329,7 @@ static void begin(struct vg_job *j) {
 
 static void accepted(struct vg_job *j, uint64_t cookie, int result) {
     (void)cookie;
+    j->accepting = false;
     if (vg_task_is_ended(j->task))
         return;
     if (result < 0) {
@@ -359,6 +362,7 @@ static void start_new(struct vg_call *call, struct vg_chan *ch, const struct vg_
     j->chan = *ch;
     j->held = resend && !call->ctl->settled;
     if (j->task->durable) {
+        j->accepting = true;
         vg_chan_park(&j->chan, call->ctl->loop);
         int r = vg_persist_now(j, VG_STORE_DURABLE, accepted, 0);
         if (r < 0)

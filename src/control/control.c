@@ -116,6 +116,7 @@ static void on_housekeeping(uv_timer_t *t) {
     struct vg_err err = VG_ERR_INIT;
     uint64_t now = vg_now_usec();
     vg_nodelinks_tick(c);
+    vg_peers_tick(c);
     if (!vg_list_empty(&c->dirty))
         vg_persist_flush(c);
     if (now - c->pruned_usec < PRUNE_USEC)

@@ -13,9 +13,10 @@
 
 #include <uv.h>
 
-#define VG_PEERS_MAX 20000            /* connections at once */
-#define VG_PEER_FOLLOWS_MAX 20000     /* unanswered requests of one connection */
-#define VG_PEER_QUEUE_MAX (16u << 20) /* unread bytes after which a watcher is dropped */
+#define VG_PEERS_MAX 20000                    /* connections at once */
+#define VG_PEER_FOLLOWS_MAX 20000             /* unanswered requests of one connection */
+#define VG_PEER_QUEUE_MAX (16u << 20)         /* unread bytes after which a watcher is dropped */
+#define VG_PEER_SILENT_USEC (30 * 1000000ULL) /* before it must have said who it is */
 #define VG_HOUSEKEEPING_USEC 1000000ULL
 
 struct vg_control {

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "control/api.h"
+#include "control/log-sync.h"
 #include "control/nodes.h"
 #include "control/persist.h"
 #include "control/place.h"
@@ -184,7 +185,22 @@ void vg_job_changed(struct vg_job *j) {
 
 /* ------------------------------------------------------------------ ends */
 
+/* Everything about its end is safe: the keeper may forget it, and so may we. */
+static void forget(struct vg_job *j) {
+    if (j->ack_exit)
+        vg_nodelink_exit_ack(j->ctl, j->task->last_node, j->task->id, j->task->attempt.number);
+    vg_logs_detach(j);
+    vg_job_free(j);
+}
+
+static void log_synced(void *user, uint64_t id) {
+    struct vg_job *j = vg_job_get(user, id);
+    if (j)
+        forget(j);
+}
+
 static void end_stored(struct vg_job *j, uint64_t cookie, int result) {
+    int head = -1, tail = -1;
     (void)cookie;
     if (result < 0) {
         vg_error("cannot store the end of task %016llx: %s", (unsigned long long)j->task->id,
@@ -193,10 +209,10 @@ static void end_stored(struct vg_job *j, uint64_t cookie, int result) {
         vg_persist_later(j);
         return;
     }
-    if (j->ack_exit)
-        vg_nodelink_exit_ack(j->ctl, j->task->last_node, j->task->id, j->task->attempt.number);
-    vg_logs_detach(j);
-    vg_job_free(j);
+    if (j->task->durable && j->log)
+        vg_logfile_fds(j->log, &head, &tail);
+    if (vg_log_sync(j->ctl->loop, head, tail, log_synced, j->ctl, j->task->id) <= 0)
+        forget(j);
 }
 
 void vg_job_store_end(struct vg_job *j) {

@@ -26,6 +26,7 @@ struct vg_job {
     struct vg_timer *hold;      /* a queued task whose remote client went away */
     uint32_t lost;              /* attempts lost so far */
     bool stored;                /* the whole row was handed to the store */
+    bool accepting;             /* durable: the store has not said yes yet */
     bool held;                  /* not given to the scheduler: waits until nodes have reported */
     bool loaded;                /* from an earlier life */
     bool ending;                /* ended; the store is writing that */

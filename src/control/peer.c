@@ -259,6 +259,7 @@ static int peer_new(struct vg_control *c, int fd, struct vg_tls *tls, struct vg_
     }
     *p = (struct vg_peer){.ctl = c,
                           .serial = ++c->next_serial,
+                          .since_usec = vg_now_usec(),
                           .unix_socket = unix_socket,
                           .nested_node = nested,
                           .who = *who};
@@ -297,6 +298,15 @@ void vg_peer_accept_tls(int fd, void *ctl) {
 int vg_peer_accept_nested(struct vg_control *c, int fd, uint64_t node) {
     struct vg_who who = {0};
     return peer_new(c, fd, NULL, &who, false, node);
+}
+
+void vg_peers_tick(struct vg_control *c) {
+    uint64_t now = vg_now_usec();
+    vg_map_for_each (s, &c->peers) {
+        struct vg_peer *p = s->value;
+        if (p->conn && p->kind == VG_PEER_NEW && now - p->since_usec > VG_PEER_SILENT_USEC)
+            vg_conn_abort(p->conn, VG_TIMEOUT, "the peer does not say who it is");
+    }
 }
 
 struct vg_peer *vg_peer_find(struct vg_control *c, uint64_t serial) {

@@ -17,7 +17,8 @@ struct vg_peer {
     struct vg_conn *conn; /* NULL once closed */
     uint64_t serial;      /* names it in callbacks that outlive it */
     enum vg_peer_kind kind;
-    bool unix_socket; /* descriptors can pass, the kernel vouches for `who` */
+    uint64_t since_usec; /* boot clock */
+    bool unix_socket;    /* descriptors can pass, the kernel vouches for `who` */
     uint64_t
         nested_node; /* not 0: a client inside a task of this node; must hold its task's token */
     struct vg_who who;
@@ -41,6 +42,8 @@ void vg_peer_accept_unix(int fd, void *ctl);
 void vg_peer_accept_tls(int fd, void *ctl);
 /* A client inside a task of that node: `fd` carries its frames. Takes fd. */
 int vg_peer_accept_nested(struct vg_control *c, int fd, uint64_t node);
+/* Ends connections that have not said who they are for too long. */
+void vg_peers_tick(struct vg_control *c);
 struct vg_peer *vg_peer_find(struct vg_control *c, uint64_t serial); /* NULL: gone */
 
 /* Answers. `env`'s req and more are set here. */
