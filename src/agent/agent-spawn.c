@@ -132,6 +132,7 @@ int vg_keeper_birth(struct vg_agent *a, const struct vg_warm_key *key, struct vg
         .serial = k->serial,
         .log_head_bytes = a->log_head_bytes,
         .log_tail_bytes = a->log_tail_bytes,
+        .gpus = &a->gpus,
     };
     int r = take_network(a, key, &birth.profile, &k->net_slot, err);
     if (r < 0)

@@ -410,6 +410,14 @@ static int do_exec(struct keeper *k, struct ktask *t, struct stdio *s, int cwd_f
     for (size_t i = 0; i < spec->n_rlimit && n_rl < VG_COUNT(rl); i++)
         rl[n_rl++] = (struct vg_rlimit){(int)spec->rlimit[i]->which, spec->rlimit[i]->soft,
                                         spec->rlimit[i]->hard};
+    char dev_paths[VG_GPUS_MAX + 8][VG_GPU_PATH];
+    struct vg_device devices[VG_COUNT(dev_paths)];
+    size_t n_dev = 0;
+    if (st->n_gpu && k->birth.gpus)
+        n_dev =
+            vg_gpu_devices(k->birth.gpus, "", st->gpu, st->n_gpu, dev_paths, VG_COUNT(dev_paths));
+    for (size_t i = 0; i < n_dev; i++)
+        devices[i] = (struct vg_device){.path = dev_paths[i]};
     struct vg_limits lim = {0};
     if (g)
         lim = (struct vg_limits){g->cpu_milli, g->mem_bytes, g->pids, g->disk_bytes};
@@ -430,6 +438,8 @@ static int do_exec(struct keeper *k, struct ktask *t, struct stdio *s, int cwd_f
         .limits = &lim,
         .binds = binds,
         .n_binds = n_binds,
+        .devices = devices,
+        .n_devices = n_dev,
     };
     int r = argv && env && argv[0] ? vg_sandbox_exec(k->sb, t->id, &x, err)
                                    : vg_err_set(err, VG_INVALID, "there is no command to run");

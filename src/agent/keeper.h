@@ -8,6 +8,7 @@
    was acknowledged.
 
    Packets: struct vg_kpkt, then the payload; descriptors ride along. */
+#include "agent/agent-gpu.h"
 #include "base/err.h"
 #include "sandbox/netpool.h"
 #include "sandbox/sandbox.h"
@@ -72,7 +73,7 @@ struct vg_keeper_birth {
     uint32_t net_slot; /* UINT32_MAX: none */
     uint32_t serial;   /* unique on the node: names the socket and the sandbox */
     uint64_t log_head_bytes, log_tail_bytes;
-    const char *hook_env; /* reserved */
+    const struct vg_gpus *gpus; /* the node's, to find device nodes; may be NULL */
 };
 
 /* Forks. In the parent: *ret_pid and the agent's end of the pair (non-blocking). The child never
