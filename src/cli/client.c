@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "cli/cloud.h"
+#include "cli/cmd.h"
 #include "net/conn.h"
 
 #include <poll.h>
@@ -19,6 +20,7 @@
 
 #define CONNECT_USEC (10 * VG_USEC)
 #define RESTART_USEC (5 * VG_USEC)
+#define SAY_AWAY_USEC (2 * VG_USEC) /* a restart is over sooner and is not worth a word */
 #define PATIENCE_USEC (60 * VG_USEC)
 #define HELLO_REQ 1
 
@@ -189,33 +191,9 @@ static int await_ready(struct vg_client *c, struct vg_err *err) {
     return vg_endpoint_refused(&c->endpoint, -ETIMEDOUT, err);
 }
 
-/* Whether somebody keeps the control plane behind this socket running, so that it will be back. */
-static bool supervised(const char *path) {
-    char home[VG_ENDPOINT_PATH_MAX];
-    snprintf(home, sizeof(home), "%s", path);
-    char *slash = strrchr(home, '/');
-    if (!slash || slash == home || slash - home >= VG_HOME_MAX)
-        return false;
-    *slash = 0;
-    return vg_part_runs(home, VG_PART_UP);
-}
-
-/* A control plane that is being restarted is waited for, as long as its supervisor lives. */
-static int connect_unix(const char *path) {
-    uint64_t until = vg_now_usec() + RESTART_USEC;
-    for (;;) {
-        int fd = vg_unix_connect(path, SOCK_STREAM);
-        if (fd != -ENOENT && fd != -ECONNREFUSED)
-            return fd;
-        if (vg_now_usec() > until || !supervised(path))
-            return fd;
-        poll(NULL, 0, 10);
-    }
-}
-
 static int connect_now(struct vg_client *c, struct vg_err *err) {
     bool tls = c->endpoint.kind == VG_ENDPOINT_TLS;
-    int fd = tls ? dial(c, err) : connect_unix(c->endpoint.path);
+    int fd = tls ? dial(c, err) : vg_endpoint_connect(&c->endpoint);
     if (fd < 0)
         return tls ? fd : vg_endpoint_refused(&c->endpoint, fd, err);
     int r = vg_set_nonblock(fd, true);
@@ -313,6 +291,7 @@ int vg_call_patient(Vg__Pb__Envelope *req, vg_answer_fn *answer, void (*again)(v
                     void *user, struct vg_err *err) {
     struct vg_client *c;
     uint64_t gave_up = 0;
+    bool said = false;
     int wait_ms = 50, r = vg_client_open(&c, err);
     if (r < 0)
         return r;
@@ -321,11 +300,16 @@ int vg_call_patient(Vg__Pb__Envelope *req, vg_answer_fn *answer, void (*again)(v
             r = vg_call(c, req, 0, answer, user, err);
             vg_client_close(c);
             if (err->reason == VG_LOST || !gave_up)
-                gave_up = vg_now_usec() + PATIENCE_USEC, wait_ms = 50;
+                gave_up = vg_now_usec() + PATIENCE_USEC, wait_ms = 50, said = false;
         }
         if (r >= 0 || (err->reason != VG_LOST && err->reason != VG_UNAVAILABLE) ||
             vg_now_usec() > gave_up)
             return r;
+        if (!said && vg_now_usec() + PATIENCE_USEC > gave_up + SAY_AWAY_USEC) {
+            said = true;
+            vg_cmd_say(
+                "the control plane went away: waiting for it to come back (Ctrl-C ends the wait)");
+        }
         poll(NULL, 0, wait_ms);
         wait_ms = VG_MIN(wait_ms * 2, 1000);
         r = vg_client_open(&c, err);

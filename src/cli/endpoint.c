@@ -177,6 +177,34 @@ int vg_endpoint_find(struct vg_endpoint *ret, struct vg_err *err) {
     return set_unix(ret, path, err);
 }
 
+/* Whether somebody keeps the control plane behind this socket running, so that it will be back: the
+   supervisor holds a lock on up.pid beside it. */
+static bool supervised(const char *sock) {
+    char path[VG_ENDPOINT_PATH_MAX + 8];
+    snprintf(path, sizeof(path), "%s", sock);
+    char *slash = strrchr(path, '/');
+    if (!slash)
+        return false;
+    snprintf(slash, sizeof(path) - (size_t)(slash - path), "/up.pid");
+    vg_auto_fd int fd = open(path, O_RDONLY | O_CLOEXEC);
+    return fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK;
+}
+
+int vg_endpoint_connect(const struct vg_endpoint *e) {
+    uint64_t until = 0;
+    for (;;) {
+        int fd = vg_unix_connect(e->path, SOCK_STREAM);
+        if (fd != -ENOENT && fd != -ECONNREFUSED)
+            return fd;
+        uint64_t now = vg_now_usec();
+        if (!until)
+            until = now + RESTART_USEC;
+        if (now > until || !supervised(e->path))
+            return fd;
+        poll(NULL, 0, 10);
+    }
+}
+
 int vg_endpoint_refused(const struct vg_endpoint *e, int code, struct vg_err *err) {
     char where[VG_ENDPOINT_PATH_MAX];
     int no = code < 0 ? -code : code;

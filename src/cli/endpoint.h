@@ -32,6 +32,10 @@ struct vg_endpoint {
    unreadable or damaged. */
 int vg_endpoint_find(struct vg_endpoint *ret, struct vg_err *err);
 
+/* Connects to a unix endpoint: a descriptor or -errno. A control plane that is being restarted is
+   waited for (up to 5 s) as long as its supervisor lives. */
+int vg_endpoint_connect(const struct vg_endpoint *e);
+
 /* Sets the sentence for a cloud that does not answer: `code` is the -errno of the connect. */
 int vg_endpoint_refused(const struct vg_endpoint *e, int code, struct vg_err *err);
 

@@ -46,7 +46,7 @@ static int open_ctl(struct run *r, struct vg_err *err) {
     r->bridged = r->ep.kind == VG_ENDPOINT_TLS || r->ep.token[0];
     if (r->bridged)
         return run_bridge(&r->ep, err);
-    int fd = vg_unix_connect(r->ep.path, SOCK_STREAM);
+    int fd = vg_endpoint_connect(&r->ep);
     return fd < 0 ? vg_endpoint_refused(&r->ep, fd, err) : fd;
 }
 

@@ -486,7 +486,7 @@ int vg_attach_main(int argc, char **argv) {
         {"no-input", 'I', NULL, "look only; send nothing", O_NOINPUT},
         {"quiet", 'q', NULL, "say nothing of our own", O_QUIET},
     };
-    init(r, "virga attach");
+    init(r, "virga");
     r->attach = true;
     struct vg_opt_state st = {.program = r->program,
                               .opts = opts,
