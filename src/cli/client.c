@@ -19,7 +19,6 @@
 #include <sys/socket.h>
 
 #define CONNECT_USEC (10 * VG_USEC)
-#define RESTART_USEC (5 * VG_USEC)
 #define SAY_AWAY_USEC (2 * VG_USEC) /* a restart is over sooner and is not worth a word */
 #define PATIENCE_USEC (60 * VG_USEC)
 #define HELLO_REQ 1

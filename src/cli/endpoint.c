@@ -6,12 +6,18 @@
 #include "base/mem.h"
 #include "base/util.h"
 
+#include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <pwd.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#define RESTART_USEC (5 * VG_USEC)
 
 #define SYSTEM_SOCKET "/run/virga/sock"
 #define LOGIN_MAX 4096
