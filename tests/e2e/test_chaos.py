@@ -7,6 +7,7 @@ import random
 import signal
 import time
 
+import pytest
 from virga import WAIT_S, wait_for
 
 ROUNDS = int(os.environ.get("VIRGA_CHAOS_ROUNDS", "30"))
@@ -124,6 +125,12 @@ def test_kill_9_at_random_moments(cloud):
     assert (steady.returncode, out) == (77, b""), err
     if ROUNDS >= 20:
         assert min(killed.values()) > 0, killed
+
+
+@pytest.fixture(autouse=True)
+def calm(cloud):
+    """Every test begins with a cloud that answers and has a node."""
+    wait_for("the cloud to be back", lambda: b'"nodes_ready": 1' in cloud.virga("status", "-o", "json").stdout)
 
 
 def test_a_detached_task_survives_both(cloud):

@@ -5,6 +5,8 @@ its own (125 for Virga's refusals, 126 and 127 as a shell has them)."""
 import os
 import pwd
 import re
+import signal
+import socket
 import subprocess
 
 import pytest
@@ -50,7 +52,6 @@ def test_no_server(nobody_home, argv):
 
 
 def test_no_server_but_its_socket_is_left(nobody_home):
-    import socket
     path = nobody_home.home / "sock"
     s = socket.socket(socket.AF_UNIX)
     s.bind(str(path))
@@ -74,10 +75,10 @@ def test_wrong_token(cloud):
     try:
         sentence(other.virga("login", address, "--token", bad), "token", "virga token create|ask|administrator")
         assert other.virga("login", address, "--token", good).returncode == 0
-        assert other.vrun("echo", "in").stdout == b"in\n"
+        assert other.vrun("echo", "in", cwd="/").stdout == b"in\n"
         ident_only = cloud.json("token", "list")[0]["id"]
         assert cloud.virga("token", "revoke", ident_only).returncode == 0
-        sentence(other.vrun("true"), "token", "virga token create|virga login|ask|administrator")
+        sentence(other.vrun("true", cwd="/"), "token", "virga token create|virga login|ask|administrator")
     finally:
         other.remove()
 
@@ -290,13 +291,21 @@ def test_server_goes_away_for_good(make_cloud):
     assert err.count(b"\n") == 1 and err.startswith(b"vrun: "), err
 
 
-def test_server_goes_away_while_a_command_follows(make_cloud):
+@pytest.mark.parametrize("verb", [["wait"], ["logs", "-f"], ["watch"]], ids=" ".join)
+def test_server_goes_away_while_a_command_follows(make_cloud, verb):
+    """It may only be restarting: the command says so, and waits."""
     cloud = make_cloud()
     cloud.up()
     task = cloud.out("vrun", "-d", "sleep", "300")
-    p = cloud.popen(["virga", "task", "wait", task])
-    q = cloud.popen(["virga", "task", "watch"])
-    cloud.down()
-    for process in (p, q):
-        _, err = process.communicate(timeout=WAIT_S)
-        assert err.count(b"\n") <= 1, err
+    p = cloud.popen(["virga", "task", *verb, task])
+    cloud.wait_state(task, "running")
+    for part in ("up", "virgad"):
+        os.kill(cloud.pid(part), signal.SIGKILL)
+    line = p.stderr.readline()
+    assert line.startswith(b"virga: the control plane went away"), line
+    cloud.up()
+    assert cloud.virga("task", "cancel", task).returncode == 0
+    if verb == ["watch"]:  # goes on for ever
+        assert next(line for line in p.stdout if b"cancelled" in line)
+        p.kill()
+    assert p.wait(timeout=WAIT_S) == {"wait": 143, "logs": 0, "watch": -9}[verb[0]]

@@ -34,6 +34,7 @@ class Host(Cloud):
 
     def __init__(self, net, name, address, config=None):
         super().__init__(config)
+        os.chmod(self.work, 0o777)  # a user of another machine is not root here
         self.net, self.name, self.address = net, name, address
         self.netns = f"{net.prefix}{name}"
         self.agent = None
@@ -206,7 +207,8 @@ def carry(net, megabytes=24):
 
 
 def test_streams_are_direct_when_the_client_can_reach_the_node(both_ready):
-    assert carry(both_ready) < 8 << 20
+    # A few megabytes are relayed until the direct way is made; all of it would be four times 24.
+    assert carry(both_ready) < 24 << 20
 
 
 def test_streams_are_relayed_when_it_cannot(both_ready):
@@ -214,7 +216,7 @@ def test_streams_are_relayed_when_it_cannot(both_ready):
     for node in both_ready.nodes:
         client.ip("route", "add", "unreachable", f"{node.address}/32")
     try:
-        assert carry(both_ready) > 24 << 20
+        assert carry(both_ready) > 80 << 20
     finally:
         for node in both_ready.nodes:
             client.ip("route", "del", f"{node.address}/32")

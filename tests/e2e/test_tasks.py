@@ -108,13 +108,17 @@ def test_attach_to_an_ended_task_shows_what_was(cloud):
     assert (done.returncode, done.stdout) == (7, b"was\n"), done.stderr
 
 
-def test_detached_terminal_task_can_be_attached_to_from_a_terminal(cloud):
-    task = detach(cloud, "sh", "-c", "echo ready; read -r x; echo got=$x", options=("--tty", "yes"))
-    with Terminal(["virga", "attach", task], cloud.env, cloud.work) as t:
-        t.expect("ready")
-        t.send("typed\r")
-        t.expect("got=typed")
-        assert t.wait() == 0
+def test_a_terminal_can_be_taken_over_from_another(cloud):
+    with Terminal(["vrun", "-n", "taken", "sh", "-c", "echo ready; read -r x; echo got=$x; exit 5"], cloud.env,
+                  cloud.work) as first:
+        first.expect("ready")
+        with Terminal(["virga", "attach", "taken"], cloud.env, cloud.work) as second:
+            second.expect("ready")
+            first.expect("another client took over")
+            assert first.wait() == 125
+            second.send("typed\r")
+            second.expect("got=typed")
+            assert second.wait() == 5
 
 
 # ---------------------------------------------------------------------- logs
@@ -250,7 +254,7 @@ def test_a_drained_node_starts_nothing_new_until_resumed(cloud):
 
 
 def test_a_full_cloud_queues_and_says_so(cloud):
-    cpus = cloud.json("node", "list")[0]["total"]["cpus"]
+    cpus = cloud.json("node", "list")[0]["total"]["cpu_milli"] // 1000
     hold = detach(cloud, "sleep", "300", options=("--cpus", str(cpus)))
     cloud.wait_state(hold, "running")
     p = cloud.popen(["vrun", "--cpus", "1", "echo", "at last"])

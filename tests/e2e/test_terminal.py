@@ -149,6 +149,7 @@ def test_ctrl_z_and_fg(shell, prefix):
     shell.expect("sh -c")
     shell.send("again\r")
     shell.expect("got=again")
+    shell.expect("prompt> ")
     shell.send("echo st=$?\r")
     shell.expect("st=0")
 
@@ -232,7 +233,7 @@ def test_interactive_shell_with_job_control(open_terminal):
     t.expect("\\sready")
     t.send(b"\x1a")
     t.expect("Stopped")
-    t.send("kill %1; wait; echo al''ive\r")
+    t.send("kill -9 %1; wait; echo al''ive\r")
     t.expect("alive")
     t.send("exit 6\r")
     assert t.wait() == 6

@@ -174,7 +174,7 @@ class Cloud:
         return self.virga("down", timeout=timeout)
 
     def pid(self, which):
-        return read_pid(self.home / {"virgad": "control/pid", "agent": "node/pid"}[which])
+        return read_pid(self.home / {"virgad": "control/pid", "agent": "node/pid", "up": "up.pid"}[which])
 
     def logs(self):
         parts = []
