@@ -30,9 +30,10 @@
 #define VG_AGENT_ENDED 1024        /* attempts remembered after they were acknowledged */
 #define VG_AGENT_PREPARING 8       /* keepers being prepared at the same time for waiting starts */
 #define VG_AGENT_REFILLING 2       /* and ahead of need */
-#define VG_AGENT_REFILL_MS 3  /* pause after a start before its place in the pool is refilled */
-#define VG_AGENT_KEEP_FDS 384 /* of the sandbox node that keepers inherit */
-#define VG_AGENT_FRESH_FDS 16 /* that one call of it opens */
+#define VG_AGENT_REFILL_MS 3 /* pause after a start before its place in the pool is refilled */
+#define VG_AGENT_LENT_USEC 250000ULL /* a task that lasts longer keeps its keeper */
+#define VG_AGENT_KEEP_FDS 384        /* of the sandbox node that keepers inherit */
+#define VG_AGENT_FRESH_FDS 16        /* that one call of it opens */
 /* Folder below node/ that tasks see as a whole: a socket made anew by the next agent is found there
    by tasks that started under this one. */
 #define VG_AGENT_INSIDE "inside"
@@ -69,8 +70,10 @@ enum vg_keeper_state {
 };
 
 struct vg_agent_keeper {
-    struct vg_list link;       /* in vg_agent.keepers */
-    struct vg_list ready_link; /* in vg_warm_profile.ready */
+    struct vg_list link;          /* in vg_agent.keepers */
+    struct vg_list ready_link;    /* in vg_warm_profile.ready or .lent */
+    struct vg_warm_profile *lent; /* whose list of lent keepers it is in, or NULL */
+    uint64_t lent_usec;
     struct vg_agent *agent;
     enum vg_keeper_state state;
     struct vg_warm_profile *profile; /* while preparing or ready for the pool; else NULL */
@@ -88,6 +91,8 @@ struct vg_agent_keeper {
     struct vg_list tasks;
     struct vg_list waiting; /* starts of its session that came before it was ready */
     struct vg_list out;     /* packets the socket had no room for */
+    bool idle_leaves;       /* dismissed, but the ends of its tasks are not acknowledged yet
+                             */
     bool child;             /* born from this agent, not adopted */
     bool ended;             /* its socket has ended */
     bool dead;              /* gone; freed when its poll handle is closed */
@@ -102,6 +107,8 @@ void vg_keepers_withdraw(struct vg_agent *a, struct vg_agent_task *t);
 /* Sends a packet, or queues it (descriptors are borrowed in both cases). */
 int vg_keeper_send(struct vg_agent_keeper *k, enum vg_kpkt_kind kind, uint64_t id, uint64_t x,
                    uint64_t y, const void *payload, size_t len, const int *fds, size_t n_fds);
+/* The end of one of its tasks was acknowledged. */
+void vg_keepers_task_forgotten(struct vg_agent_keeper *k);
 struct vg_agent_keeper *vg_keepers_session(struct vg_agent *a, const char *key);
 /* Begins to warm the profiles that earlier runs used. */
 void vg_keepers_warm_up(struct vg_agent *a);

@@ -99,8 +99,17 @@ static void on_closed(uv_handle_t *h) {
     free(k);
 }
 
+static void unlend(struct vg_agent_keeper *k) {
+    if (!k->lent)
+        return;
+    vg_list_remove(&k->ready_link);
+    k->lent->n_lent--;
+    k->lent = NULL;
+}
+
 static void leave_pool(struct vg_agent_keeper *k) {
     struct vg_warm_profile *p = k->profile;
+    unlend(k);
     if (k->state == VG_KEEPER_PREPARING)
         k->agent->n_preparing--;
     if (!p)
@@ -233,7 +242,14 @@ static void hand_over(struct vg_agent_keeper *k, struct vg_agent_task *t) {
     struct vg_agent *a = k->agent;
     int fds[1 + VG_COUNT(t->fds)] = {t->start_fd};
     memcpy(fds + 1, t->fds, t->n_fds * sizeof(int));
+    struct vg_warm_profile *p = t->session ? NULL : k->profile;
     set_state(k, VG_KEEPER_BUSY);
+    if (p) {
+        k->lent = p;
+        k->lent_usec = vg_now_usec();
+        p->n_lent++;
+        vg_list_push_back(&p->lent, &k->ready_link);
+    }
     k->bound = t->binds;
     vg_list_remove(&t->link);
     t->profile = NULL;
@@ -309,16 +325,32 @@ static void match_all(struct vg_agent *a) {
 }
 
 static void dismiss(struct vg_agent_keeper *k) {
+    if (!vg_list_empty(&k->tasks)) { /* it still holds the ends of tasks */
+        if (k->state != VG_KEEPER_BUSY)
+            set_state(k, VG_KEEPER_BUSY);
+        k->idle_leaves = true;
+        return;
+    }
     set_state(k, VG_KEEPER_LEAVING);
     shutdown(k->fd, SHUT_WR); /* it sees its agent gone; its GONE still reaches us */
 }
 
+/* Lent keepers count as there: while short tasks follow each other, nothing is made and dismissed.
+ */
 static bool refill_profile(struct vg_agent *a, struct vg_warm_profile *p) {
+    uint64_t now = vg_now_usec();
+    for (struct vg_list *it; (it = vg_list_first(&p->lent));) {
+        struct vg_agent_keeper *k = vg_list_entry(it, struct vg_agent_keeper, ready_link);
+        if (now - k->lent_usec < VG_AGENT_LENT_USEC)
+            break;
+        unlend(k);
+    }
     uint32_t allow = vg_warm_allowance(&a->warm, p), have = p->n_ready + p->n_preparing;
     while (have > allow + p->n_waiting && p->n_ready > 0) { /* the longest unused goes first */
         dismiss(vg_list_entry(vg_list_first(&p->ready), struct vg_agent_keeper, ready_link));
         have--;
     }
+    have += p->n_lent;
     if (have >= allow + p->n_waiting || vg_now_usec() < p->retry_usec)
         return false;
     if (a->n_preparing >= VG_AGENT_REFILLING)
@@ -340,12 +372,18 @@ static void on_refill(uv_timer_t *timer) {
     vg_list_for_each_safe (it, &a->warm.profiles)
         more = refill_profile(a, vg_list_entry(it, struct vg_warm_profile, link)) || more;
     vg_warm_trim(&a->warm);
+    bool lent = false;
+    vg_list_for_each (it, &a->warm.profiles)
+        lent = lent || vg_list_entry(it, struct vg_warm_profile, link)->n_lent > 0;
     if (more && a->n_preparing < VG_AGENT_REFILLING) /* else the next READY brings us back */
         refill_later(a, VG_AGENT_REFILL_MS);
+    else if (lent)
+        refill_later(a, VG_AGENT_LENT_USEC / 1000);
 }
 
 static void refill_later(struct vg_agent *a, uint64_t ms) {
-    if (!a->stopping && !uv_is_active((uv_handle_t *)&a->refill))
+    bool sooner = uv_is_active((uv_handle_t *)&a->refill) && uv_timer_get_due_in(&a->refill) <= ms;
+    if (!a->stopping && !sooner)
         uv_timer_start(&a->refill, on_refill, ms, 0);
 }
 
@@ -523,12 +561,18 @@ static void keeper_gone(struct vg_agent_keeper *k, bool orderly) {
 
 /* ------------------------------------------------------------------ packets in */
 
+void vg_keepers_task_forgotten(struct vg_agent_keeper *k) {
+    if (k->idle_leaves && vg_list_empty(&k->tasks) && !k->dead && !k->ended)
+        dismiss(k);
+}
+
 /* A keeper whose task left its sandbox as it was goes back into the pool, for tasks with the same
    folders; but those with none must find one too. */
 static void on_again(struct vg_agent_keeper *k) {
     struct vg_agent *a = k->agent;
+    unlend(k);
     struct vg_warm_profile *p = k->has_key ? vg_warm_use(&a->warm, &k->key, vg_now_usec()) : NULL;
-    if (!p || a->stopping || k->session || !vg_list_empty(&k->tasks)) {
+    if (!p || a->stopping || k->session) {
         dismiss(k);
         return;
     }

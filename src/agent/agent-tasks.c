@@ -177,9 +177,12 @@ static void forget(struct vg_agent *a, struct vg_agent_task *t) {
     a->ended[a->next_ended] = (struct vg_agent_ended){
         .id = t->id, .attempt = t->attempt, .status = t->exited ? t->exited->status : 0};
     a->next_ended = (a->next_ended + 1) % VG_AGENT_ENDED;
-    if (t->keeper)
-        vg_keeper_send(t->keeper, VG_K_EXIT_ACK, t->id, 0, 0, NULL, 0, NULL, 0);
+    struct vg_agent_keeper *k = t->keeper;
+    if (k)
+        vg_keeper_send(k, VG_K_EXIT_ACK, t->id, 0, 0, NULL, 0, NULL, 0);
     task_free(a, t);
+    if (k)
+        vg_keepers_task_forgotten(k);
 }
 
 /* Whether this Start must not be taken; then it has been answered. */

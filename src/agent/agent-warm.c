@@ -45,6 +45,7 @@ static struct vg_warm_profile *profile_new(struct vg_warm *w, const struct vg_wa
     }
     p->target = w->base;
     vg_list_init(&p->ready);
+    vg_list_init(&p->lent);
     vg_list_init(&p->waiting);
     vg_list_init(&p->link);
     return p;
@@ -101,7 +102,8 @@ void vg_warm_trim(struct vg_warm *w) {
     uint32_t rank = 0;
     vg_list_for_each_safe (it, &w->profiles) {
         struct vg_warm_profile *p = vg_list_entry(it, struct vg_warm_profile, link);
-        if (rank++ >= VG_WARM_PROFILES && p->n_ready + p->n_preparing + p->n_waiting == 0)
+        if (rank++ >= VG_WARM_PROFILES &&
+            p->n_ready + p->n_preparing + p->n_waiting + p->n_lent == 0)
             profile_free(p);
     }
 }

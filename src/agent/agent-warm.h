@@ -38,7 +38,9 @@ struct vg_warm_profile {
     uint64_t used_usec;
     /* Kept by agent-keepers.c: */
     uint32_t n_ready, n_preparing, n_waiting;
-    struct vg_list ready;   /* keepers */
+    struct vg_list ready; /* keepers */
+    struct vg_list lent;  /* keepers whose task has only just begun and may be back at once */
+    uint32_t n_lent;
     struct vg_list waiting; /* starts without a keeper, oldest first */
     uint64_t retry_usec;    /* no refill before this: the last preparation failed */
     uint32_t failures;      /* in a row */

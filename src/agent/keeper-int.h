@@ -103,6 +103,7 @@ struct keeper {
     struct vg_list tasks;
     struct vg_list graves; /* channels to free after the batch */
     bool had_task, sb_dead;
+    bool spent; /* the sandbox cannot be used again */
     char session_key[256];
     uint64_t keep_usec, session_until;
     volatile uint64_t *lease; /* mapped */

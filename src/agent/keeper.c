@@ -275,9 +275,9 @@ static uint64_t deadlines(struct keeper *k) {
 
 /* ---- life ---- */
 
-/* Nothing more is owed to anybody. */
-static bool task_settled(const struct ktask *t) {
-    if (!t->finished || !t->exit_acked || t->held)
+/* The task has ended and its client has everything. */
+static bool task_delivered(const struct ktask *t) {
+    if (!t->finished || t->held)
         return false;
     if (!t->owner)
         return true;
@@ -288,7 +288,7 @@ static bool task_settled(const struct ktask *t) {
 static void bury(struct keeper *k) {
     vg_list_for_each_safe (it, &k->tasks) {
         struct ktask *t = vg_list_entry(it, struct ktask, link);
-        if (!task_settled(t))
+        if (!t->exit_acked || !task_delivered(t))
             continue;
         ktask_free(k, t);
         if (vg_list_empty(&k->tasks) && k->session_key[0]) {
@@ -325,18 +325,29 @@ static int to_msec(uint64_t until) {
     return ms > 60000 ? 60000 : (int)ms;
 }
 
-/* A sandbox that its task left as it was serves the same user again. */
-static bool stays(struct keeper *k) {
-    if (k->leaving || k->session_key[0] || k->sb_dead || k->agent.fd < 0 ||
-        !vg_sandbox_recycle(k->sb) || keeper_tell(k, VG_K_READY, 0, 1, 0, NULL, 0, NULL, 0) < 0)
-        return false;
-    k->had_task = false;
+/* Nothing runs and no client is owed anything; acknowledgements may still be on their way. */
+static bool all_ended(struct keeper *k) {
+    vg_list_for_each (it, &k->tasks)
+        if (!task_delivered(vg_list_entry(it, struct ktask, link)))
+            return false;
     return true;
+}
+
+/* A sandbox that its task left as it was serves the same user again, even before the end of that
+   task is stored: its record stays here until then. */
+static void offer_again(struct keeper *k) {
+    if (!k->had_task || k->spent || k->leaving || k->session_key[0] || k->sb_dead ||
+        k->agent.fd < 0 || !all_ended(k))
+        return;
+    if (vg_sandbox_recycle(k->sb) && keeper_tell(k, VG_K_READY, 0, 1, 0, NULL, 0, NULL, 0) >= 0)
+        k->had_task = false;
+    else
+        k->spent = true;
 }
 
 static void loop(struct keeper *k) {
     struct epoll_event ev[EVENTS];
-    while (!may_leave(k) || stays(k)) {
+    while (!may_leave(k)) {
         int n = epoll_wait(k->epoll, ev, EVENTS, to_msec(deadlines(k)));
         for (int i = 0; i < n; i++) {
             struct source *s = ev[i].data.ptr;
@@ -344,6 +355,7 @@ static void loop(struct keeper *k) {
                 s->fn(k, s->obj, ev[i].events);
         }
         bury(k);
+        offer_again(k);
     }
 }
 

@@ -16,12 +16,16 @@
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #define CHAN_READ (512u << 10)
 #define CHAN_IN_MAX (1u << 20)
 #define RING_MAX (1u << 30)
+#ifndef RWF_NOWAIT
+#define RWF_NOWAIT 8
+#endif
 #define RETRY_FIRST 20000ULL
 #define RETRY_MOST 1000000ULL
 #define GIVE_UP (300 * VG_USEC)
@@ -153,7 +157,8 @@ static bool chan_flush(struct run *r, struct run_chan *c) {
 
 /* Writes without waiting where the kernel can; a terminal or file is simply written. */
 static ssize_t write_some(int fd, const struct iovec *v, int n) {
-    ssize_t w = pwritev2(fd, v, n, -1, RWF_NOWAIT);
+    /* Not every C library has pwritev2(). */
+    ssize_t w = syscall(SYS_pwritev2, fd, v, n, -1L, -1L, RWF_NOWAIT);
     if (w < 0 && (errno == EOPNOTSUPP || errno == ESPIPE || errno == EINVAL || errno == ENOSYS)) {
         struct pollfd pf = {.fd = fd, .events = POLLOUT};
         if (poll(&pf, 1, 0) == 0) {

@@ -291,7 +291,7 @@ static void take_limits(struct run *r) {
     static Vg__Pb__Rlimit *list[RLIM_NLIMITS];
     for (unsigned i = 0; i < RLIM_NLIMITS; i++) {
         struct rlimit rl;
-        if (getrlimit((__rlimit_resource_t)i, &rl) < 0)
+        if (prlimit(0, (int)i, NULL, &rl) < 0)
             continue;
         rows[i] = (Vg__Pb__Rlimit)VG__PB__RLIMIT__INIT;
         rows[i].has_which = rows[i].has_soft = rows[i].has_hard = true;
