@@ -31,7 +31,7 @@ uint8_t *vg_buf_reserve(struct vg_buf *b, size_t n) {
             return NULL;
         cap *= 2;
     }
-    uint8_t *p = vg_alloc(cap);
+    uint8_t *p = vg_realloc(NULL, cap); /* not zeroed: it will be written */
     if (!p)
         return NULL;
     if (len)
