@@ -42,6 +42,7 @@ struct kchan {
     struct ktask *task;  /* borrowed */
     struct source src;
     bool observe, local, owner, welcomed, exit_sent, left;
+    bool taken;           /* ousted: what is queued goes out, then it closes */
     bool shares;          /* the client has mapped the ring: output is named, not sent */
     struct vg_buf in;     /* unparsed bytes */
     struct vg_buf out;    /* control frames waiting */
@@ -61,6 +62,7 @@ struct ktask {
     int start_fd;         /* memfd as it came */
     enum ktask_state state;
     bool tty, detached, killed, hangup;
+    int tty_out;      /* with tty: which of `out` is the terminal */
     bool in_channel;  /* input comes by channel, not from a descriptor of the client's */
     bool wait_known;  /* the command's wait status is there */
     bool finished;    /* output drained and status known */
@@ -82,6 +84,7 @@ struct ktask {
     uint64_t in_done;  /* delivered to the task */
     uint64_t in_end;   /* offset of end of file, KEEPER_NEVER */
     uint64_t in_told;  /* last INPUT_ACK */
+    bool in_ended;     /* a terminal was told of the end of input */
 
     struct vg_list chans;
     struct kchan *owner; /* the client whose reading paces the task, or NULL */
@@ -92,6 +95,7 @@ struct ktask {
     uint64_t log_sent, log_acked;
     bool log_tail; /* past the head: only the end is still to come */
     bool log_tail_begun;
+    size_t late[2]; /* bytes read from each output since the command ended */
 };
 
 struct keeper {

@@ -33,7 +33,9 @@ struct ktask *ktask_find(struct keeper *k, uint64_t id) {
 
 uint64_t ktask_floor(const struct ktask *t) {
     uint64_t client = t->owner ? t->owner->acked : t->held ? t->held_acked : t->ring.end;
-    uint64_t log = t->log_tail ? t->ring.end : t->log_acked;
+    /* Between head and tail the log wants nothing; what it has not acknowledged may go again. */
+    bool between = t->log_tail && !t->log_tail_begun && t->log_acked == t->log_sent;
+    uint64_t log = between ? t->ring.end : t->log_acked;
     return VG_MIN(client, log);
 }
 
@@ -46,6 +48,12 @@ static void output_closed(struct keeper *k, struct ktask *t, int i) {
 static size_t record_max(const struct keeper *k) {
     uint64_t part = VG_MIN(k->birth.log_head_bytes, k->birth.log_tail_bytes) / 4;
     return (size_t)VG_MAX(VG_MIN(part, (uint64_t)VG_REC_MAX), 1024u);
+}
+
+/* In a session others may hold the pipes after the command has ended: what was in them then counts
+   as its output (no more than a pipe holds), and nothing later. */
+static bool ends_here(const struct keeper *k, const struct ktask *t) {
+    return t->wait_known && k->session_key[0];
 }
 
 /* Reads one of the outputs into the ring until it is dry, the ring is full, or the budget is spent.
@@ -62,17 +70,19 @@ static void read_one(struct keeper *k, struct ktask *t, int i) {
         }
         ssize_t n = vg_ring_read(&t->ring, t->out[i].fd, i == 0 ? VG_REC_STDOUT : VG_REC_STDERR,
                                  VG_MIN(room, VG_REC_HEADER + record_max(k)), now);
-        if (n == -EAGAIN)
+        if (n == -EAGAIN && !ends_here(k, t))
             return;
         if (n <= 0) { /* EIO is a terminal's way of saying end of file */
             output_closed(k, t, i);
             return;
         }
-        if (n == VG_REC_MAX && !t->tty)
+        if (n == VG_REC_MAX && !(t->tty && i == t->tty_out))
             (void)fcntl(t->out[i].fd, F_SETPIPE_SZ, PIPE_BIG);
         budget -= VG_MIN(budget, (size_t)n);
         if (t->owner)
             kchan_flush(k, t->owner);
+        if (ends_here(k, t) && (t->late[i] += (size_t)n) >= PIPE_BIG)
+            output_closed(k, t, i);
     }
 }
 
@@ -146,8 +156,9 @@ static void input_pump(struct keeper *k, struct ktask *t) {
     if (t->in.fd >= 0 && t->in_done >= t->in_end) {
         if (t->tty) {
             uint8_t eof = 4; /* Ctrl-D: what end of input is on a terminal */
-            if (write(t->in.fd, &eof, 1) < 0)
+            if (!t->in_ended && write(t->in.fd, &eof, 1) < 0)
                 vg_debug("terminal input is gone: errno=%d", errno);
+            t->in_ended = true; /* a client that comes back says it again */
             t->in_end = KEEPER_NEVER;
         } else {
             keeper_close(k, &t->in);
@@ -205,7 +216,9 @@ void ktask_input_end(struct keeper *k, struct ktask *t, uint64_t offset) {
 
 void ktask_close_output(struct keeper *k, struct ktask *t, uint32_t stream) {
     int i = stream == VG_REC_STDERR ? 1 : 0;
-    if (t->tty && i == 0)
+    if (stream != VG_REC_STDOUT && stream != VG_REC_STDERR)
+        return;
+    if (t->tty && i == t->tty_out)
         return;
     keeper_close(k, &t->out[i]);
     ktask_finish(k, t);
@@ -272,16 +285,10 @@ static int make_pipe(struct keeper *k, struct ktask *t, int *ret_ours, int *ret_
     return vg_set_nonblock(*ret_ours, true);
 }
 
-/* A descriptor the caller has closed: using it fails with EBADF, as it would there. */
-static int closed_fd(int fd) {
-    int n = open("/dev/null", (fd == 0 ? O_WRONLY : O_RDONLY) | O_CLOEXEC);
-    return n < 0 ? -errno : n;
-}
-
 static int make_output(struct keeper *k, struct ktask *t, struct stdio *s, int fd, bool tty) {
     int ours = -1;
     if (t->start->spec->closed >> fd & 1)
-        return (s->child[fd] = closed_fd(fd)) < 0 ? s->child[fd] : 0;
+        return 0; /* closed for the command too */
     int r = tty ? open_terminal(k, t, true, &ours, &s->child[fd])
                 : make_pipe(k, t, &ours, &s->child[fd], false);
     t->out[fd - 1] = (struct source){.fn = out_ready, .obj = t, .fd = ours};
@@ -308,7 +315,7 @@ static int make_stdin(struct keeper *k, struct ktask *t, struct stdio *s, int st
         return r;
     }
     if (t->start->spec->closed & 1)
-        return (s->child[0] = closed_fd(0)) < 0 ? s->child[0] : 0;
+        return 0;
     s->child[0] = open("/dev/null", O_RDONLY | O_CLOEXEC);
     return s->child[0] < 0 ? -errno : 0;
 }
@@ -321,8 +328,10 @@ static int make_stdio(struct keeper *k, struct ktask *t, int stdin_fd, struct st
         r = make_stdin(k, t, s, stdin_fd);
         if (r >= 0)
             r = make_output(k, t, s, 1, spec->tty_out & 1);
-        if (r >= 0)
+        if (r >= 0 && !(spec->stderr_joined && s->child[1] >= 0))
             r = make_output(k, t, s, 2, spec->tty_out & 2);
+        else if (r >= 0 && (s->child[2] = fcntl(s->child[1], F_DUPFD_CLOEXEC, 3)) < 0)
+            r = -errno;
         return r;
     }
     t->tty = true;
@@ -332,12 +341,16 @@ static int make_stdio(struct keeper *k, struct ktask *t, int stdin_fd, struct st
     if (r < 0)
         return r;
     t->in = (struct source){.fn = in_ready, .obj = t, .fd = master};
-    t->out[0] = (struct source){.fn = out_ready, .obj = t, .fd = fcntl(master, F_DUPFD_CLOEXEC, 3)};
-    s->child[1] = fcntl(s->child[0], F_DUPFD_CLOEXEC, 3);
-    if (spec->stderr_apart)
-        return make_output(k, t, s, 2, false);
-    s->child[2] = fcntl(s->child[0], F_DUPFD_CLOEXEC, 3);
-    return s->child[2] < 0 || s->child[1] < 0 || t->out[0].fd < 0 ? -errno : 0;
+    /* What the terminal shows is the stream of whichever of the two it is, stdout if both. */
+    t->tty_out = spec->stdout_apart ? 1 : 0;
+    int fd = fcntl(master, F_DUPFD_CLOEXEC, 3);
+    t->out[t->tty_out] = (struct source){.fn = out_ready, .obj = t, .fd = fd};
+    for (int i = 1; r >= 0 && i <= 2; i++)
+        if (i == 1 ? spec->stdout_apart : spec->stderr_apart && !spec->stdout_apart)
+            r = make_output(k, t, s, i, false);
+        else if ((s->child[i] = fcntl(s->child[0], F_DUPFD_CLOEXEC, 3)) < 0)
+            r = -errno;
+    return fd < 0 ? -EMFILE : r;
 }
 
 static char *bytes_dup(const ProtobufCBinaryData *d) {
@@ -433,6 +446,7 @@ static int do_exec(struct keeper *k, struct ktask *t, struct stdio *s, int cwd_f
         .rlimits = rl,
         .n_rlimits = n_rl,
         .nice = (int)spec->nice,
+        .sig_ignored = spec->sig_ignored,
         .fds = {s->child[0], s->child[1], s->child[2]},
         .tty = t->tty,
         .limits = &lim,
@@ -551,11 +565,15 @@ void ktask_finish(struct keeper *k, struct ktask *t) {
     t->ended_usec = vg_wall_usec();
     t->kill_at = KEEPER_NEVER;
     keeper_close(k, &t->in);
-    kchan_flush_all(k, t);
+    bool killed = t->status == 128 + SIGKILL;
+    if (!killed) /* then the client need not wait for the numbers */
+        kchan_flush_all(k, t);
     if (k->sb)
         vg_sandbox_usage(k->sb, &t->usage);
-    if (t->usage.oom && !t->text[0] && t->status == 128 + SIGKILL)
+    if (t->usage.oom && !t->text[0] && killed)
         snprintf(t->text, sizeof(t->text), "it used more memory than its limit and was killed");
+    if (killed)
+        kchan_flush_all(k, t);
     t->state_dirty = true;
     keeper_flush_agent(k);
 }
@@ -570,32 +588,16 @@ static void exec_failed(struct keeper *k, struct ktask *t, const struct vg_sandb
     ktask_fail(k, t, reason, "%s", ev->text);
 }
 
-/* Reads what is left without waiting, for outputs whose writers may live on (sessions). */
-static void drain_now(struct keeper *k, struct ktask *t) {
-    for (int i = 0; i < 2; i++) {
-        if (t->out[i].fd < 0)
-            continue;
-        if (!t->paused)
-            read_one(k, t, i);
-        if (t->out[i].fd >= 0 && !t->paused)
-            keeper_close(k, &t->out[i]);
-    }
-}
-
 static void command_exited(struct keeper *k, struct ktask *t, int wait_status) {
     t->status = WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
     t->wait_known = true;
     if (t->kill_text[0])
         snprintf(t->text, sizeof(t->text), "%s", t->kill_text);
-    if (!k->session_key[0] && (t->out[0].fd >= 0 || t->out[1].fd >= 0)) {
-        /* Pipes may be held by processes the command left behind: the task ends with its command.
-         */
+    if (t->out[0].fd >= 0 || t->out[1].fd >= 0)
         ktask_read_output(k, t);
-        if (t->out[0].fd >= 0 || t->out[1].fd >= 0)
-            vg_sandbox_kill_all(k->sb);
-    } else {
-        drain_now(k, t);
-    }
+    /* Pipes may be held by processes the command left behind: the task ends with its command. */
+    if (!k->session_key[0] && (t->out[0].fd >= 0 || t->out[1].fd >= 0))
+        vg_sandbox_kill_all(k->sb);
     ktask_finish(k, t);
 }
 

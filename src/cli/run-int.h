@@ -57,6 +57,7 @@ struct run {
     struct run_chan chan[2]; /* current, and the one that will replace it */
     uint64_t out_offset;
     bool out_closed[3];
+    bool out_failed;  /* output was lost to an error that is not the reader's leaving */
     bool out_full[3]; /* the local reader is slow */
 
     bool tty; /* the task has a terminal and so have we */

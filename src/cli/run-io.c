@@ -199,13 +199,16 @@ static int write_record(struct run *r, struct run_chan *c, unsigned stream, cons
             return 0;
         }
         if (w < 0) { /* nobody reads (or the disk is full): the task's pipe closes too */
+            int no = errno;
             uint8_t which[4];
             r->out_closed[fd] = true;
             vg_put32(which, stream);
             put_frame(c, VG_TIO_CLOSE_OUTPUT, which, sizeof(which));
-            if (errno != EPIPE && errno != EBADF)
+            if (no != EPIPE && no != EBADF) {
+                r->out_failed = true;
                 run_say(r, "cannot write to standard %s: %s", fd == 1 ? "output" : "error",
-                        strerror(errno));
+                        strerror(no));
+            }
             break;
         }
         c->rec_done += (size_t)w;
@@ -513,11 +516,13 @@ static void on_signal(struct run *r, const struct signalfd_siginfo *si) {
     }
 }
 
-static int open_signals(void) {
+/* What we were told to ignore stays ignored here, as it does for the command. */
+static int open_signals(const struct run *r) {
     sigset_t set;
     sigemptyset(&set);
     for (size_t i = 0; i < VG_COUNT(passed_on); i++)
-        sigaddset(&set, passed_on[i]);
+        if (!(r->spec.sig_ignored >> (passed_on[i] - 1) & 1))
+            sigaddset(&set, passed_on[i]);
     sigprocmask(SIG_BLOCK, &set, NULL);
     signal(SIGPIPE, SIG_IGN);
     return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -686,7 +691,7 @@ static void say_goodbye(struct run *r) {
 
 int run_session(struct run *r) {
     struct vg_err err = VG_ERR_INIT;
-    int sigs = open_signals();
+    int sigs = open_signals(r);
     r->retry_usec = RETRY_FIRST;
     for (;;) {
         int e = turn(r, sigs, &err);
@@ -702,5 +707,7 @@ int run_session(struct run *r) {
     }
     run_tty_restore(r);
     say_goodbye(r);
+    if (r->out_failed && r->status == 0)
+        r->status = 1; /* the command would have met the error itself */
     return die_alike(r);
 }

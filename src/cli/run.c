@@ -12,10 +12,12 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 extern char **environ;
@@ -336,13 +338,32 @@ static bool can_hand_on(int fd) {
     return S_ISFIFO(st.st_mode) || S_ISREG(st.st_mode);
 }
 
+/* One open file under two numbers, as after 2>&1? Two openings of one file are not that, but where
+   the kernel does not tell, they are taken for it. */
+static bool same_file(int a, int b) {
+    struct stat x, y;
+    if (fstat(a, &x) < 0 || fstat(b, &y) < 0 || x.st_dev != y.st_dev || x.st_ino != y.st_ino)
+        return false;
+    long r = syscall(SYS_kcmp, getpid(), getpid(), 0 /* KCMP_FILE */, a, b);
+    return r <= 0;
+}
+
+static void take_signals(struct run *r) {
+    struct sigaction sa;
+    r->spec.has_sig_ignored = true;
+    for (int i = 1; i < 32; i++)
+        if (sigaction(i, NULL, &sa) == 0 && sa.sa_handler == SIG_IGN)
+            r->spec.sig_ignored |= 1ull << (i - 1);
+}
+
 static void take_stdio(struct run *r) {
     bool in = isatty(0), out = isatty(1), errs = isatty(2);
     Vg__Pb__TaskSpec *s = &r->spec;
-    r->tty = set.tty == 1 || (set.tty == 0 && in && out && run_tty_foreground());
+    r->tty = set.tty == 1 || (set.tty == 0 && in && (out || errs) && run_tty_foreground());
     if (r->tty && !r->batch && !r->detach) {
         take_terminal(r);
-        s->has_stderr_apart = true;
+        s->has_stderr_apart = s->has_stdout_apart = true;
+        s->stdout_apart = !out && errs;
         s->stderr_apart = !errs;
         r->tty = in;
     } else {
@@ -354,6 +375,8 @@ static void take_stdio(struct run *r) {
             s->tty_out = bits;
         }
     }
+    s->has_stderr_joined = true;
+    s->stderr_joined = same_file(1, 2);
     s->has_closed = true;
     s->closed = closed_fds;
     struct stat st;
@@ -380,6 +403,7 @@ static int fill(struct run *r, char **argv, int argc, struct vg_err *err) {
     if (take_argv(r, argv, argc) < 0 || take_env(r) < 0)
         return vg_err_set(err, VG_INTERNAL, "out of memory");
     take_limits(r);
+    take_signals(r);
     take_stdio(r);
     Vg__Pb__TaskSpec *s = &r->spec;
     s->want = &want;

@@ -171,8 +171,11 @@ static int child_main(void *arg) {
     become_user(s);
     umask(c->req.umask);
     enter_cwd(s);
-    struct sigaction dfl = {.sa_handler = SIG_DFL};
+    struct sigaction dfl = {.sa_handler = SIG_DFL}, ign = {.sa_handler = SIG_IGN};
     sigaction(SIGCHLD, &dfl, NULL);
+    for (int i = 1; i < 32; i++)
+        if (c->req.sig_ignored >> (i - 1) & 1)
+            sigaction(i, &ign, NULL);
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);

@@ -140,6 +140,7 @@ struct vg_sb_req {
     uint32_t uid, gid, umask;
     int32_t nice;
     uint32_t blob_len;
+    uint64_t sig_ignored;
 };
 struct vg_sb_rlimit {
     uint64_t which, soft, hard;

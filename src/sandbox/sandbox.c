@@ -301,6 +301,7 @@ static int send_request(struct vg_sandbox *sb, uint64_t tag, const struct vg_exe
                           .gid = x->gid,
                           .umask = x->umask,
                           .nice = x->nice,
+                          .sig_ignored = x->sig_ignored,
                           .blob_len = (uint32_t)b.len};
     for (unsigned i = 0; i < 3; i++)
         if (x->fds[i] >= 0) {

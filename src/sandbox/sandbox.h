@@ -93,9 +93,10 @@ struct vg_exec {
     } * rlimits;
     size_t n_rlimits;
     int nice;
-    int fds[3]; /* become 0, 1, 2; duplicated, still owned by the caller */
-    bool tty;   /* fds are (mostly) the slave of vg_sandbox_open_pty: new session with that
-                   controlling terminal, own foreground process group, stops are reported */
+    uint64_t sig_ignored; /* bit n - 1: the command starts with signal n ignored */
+    int fds[3];           /* become 0, 1, 2; duplicated, still owned by the caller */
+    bool tty; /* fds are (mostly) the slave of vg_sandbox_open_pty: new session with that
+                 controlling terminal, own foreground process group, stops are reported */
     const struct vg_limits *limits; /* applied before exec; NULL: leave */
     const struct vg_bind *binds;    /* added before exec */
     size_t n_binds;
