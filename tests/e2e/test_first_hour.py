@@ -306,6 +306,5 @@ def test_server_goes_away_while_a_command_follows(make_cloud, verb):
     cloud.up()
     assert cloud.virga("task", "cancel", task).returncode == 0
     if verb == ["watch"]:  # goes on for ever
-        assert next(line for line in p.stdout if b"cancelled" in line)
         p.kill()
     assert p.wait(timeout=WAIT_S) == {"wait": 143, "logs": 0, "watch": -9}[verb[0]]

@@ -233,7 +233,7 @@ def test_interactive_shell_with_job_control(open_terminal):
     t.expect("\\sready")
     t.send(b"\x1a")
     t.expect("Stopped")
-    t.send("kill -9 %1; wait; echo al''ive\r")
+    t.send("kill -9 %1; while jobs %1 2>&1 | grep -q Stopped; do sleep 0.05; done; echo al''ive\r")
     t.expect("alive")
     t.send("exit 6\r")
     assert t.wait() == 6
