@@ -100,8 +100,9 @@ static int make_userns(const char *uid_map, const char *gid_map, int *ret_fd, st
     int hold = -1;
     pid_t pid = clone_waiter(CLONE_NEWUSER, &hold);
     if (pid < 0)
-        return vg_err_sys(err, pid,
-                          "cannot make a user namespace (is user.max_user_namespaces 0?)");
+        return vg_err_sys(
+            err, pid,
+            "cannot make a user namespace (is user.max_user_namespaces 0, or is this a chroot?)");
     int r = write_map(pid, "uid_map", uid_map);
     if (r >= 0)
         r = write_map(pid, "gid_map", gid_map);
