@@ -15,7 +15,7 @@
 #define WATCH_MAX 2000 /* tasks remembered for the table */
 
 struct watch {
-    bool json, screen, with_user;
+    bool json, screen;
     Vg__Pb__TaskInfo **tasks; /* owned copies, in order of arrival */
     size_t n, cap;
 };
@@ -63,7 +63,7 @@ static void draw(const struct watch *w) {
     size_t room = ws.ws_row > 3 ? ws.ws_row - 2u : 1, first = w->n > room ? w->n - room : 0;
     struct vg_table *table = vg_task_table();
     for (size_t i = first; i < w->n; i++)
-        vg_task_row(table, w->tasks[i], w->with_user);
+        vg_task_row(table, w->tasks[i]);
     fputs("\033[H\033[2J", stdout);
     vg_table_print(table, stdout, 0);
     fflush(stdout);
@@ -138,8 +138,7 @@ int vg_task_watch_run(struct vg_cmd_line *l) {
     for (int id; (id = vg_cmd_next(l, &arg)) != VG_OPT_END;)
         if (id == VG_OPT_ERROR || vg_task_filter_opt(l, &f, id, arg) < 0)
             return l->exit;
-    struct watch w = {
-        .json = l->json, .screen = !l->json && isatty(STDOUT_FILENO), .with_user = f.all_users};
+    struct watch w = {.json = l->json, .screen = !l->json && isatty(STDOUT_FILENO)};
     int r = call(l, &f, &w, &err);
     again(&w);
     free(w.tasks);

@@ -78,7 +78,6 @@ struct list {
     struct vg_table *table;
     size_t n;
     uint64_t total;
-    bool with_user;
 };
 
 static int on_list_table(const Vg__Pb__Envelope *env, void *user, struct vg_err *err) {
@@ -86,7 +85,7 @@ static int on_list_table(const Vg__Pb__Envelope *env, void *user, struct vg_err 
     if (env->body_case != VG__PB__ENVELOPE__BODY_TASKS)
         return vg_unexpected(env, err);
     for (size_t i = 0; i < env->tasks->n_task; i++)
-        vg_task_row(list->table, env->tasks->task[i], list->with_user);
+        vg_task_row(list->table, env->tasks->task[i]);
     list->n += env->tasks->n_task;
     list->total = VG_MAX(list->total, env->tasks->total);
     return 0;
@@ -104,7 +103,7 @@ static int list_json(Vg__Pb__Envelope *req) {
 
 static int list_table(Vg__Pb__Envelope *req, const struct vg_task_filter *f) {
     struct vg_err err = VG_ERR_INIT;
-    struct list list = {.table = vg_task_table(), .with_user = f->all_users};
+    struct list list = {.table = vg_task_table()};
     if (vg_call_once(req, on_list_table, &list, &err) < 0) {
         vg_table_free(list.table);
         return vg_cmd_fail(&err);

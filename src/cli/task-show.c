@@ -66,14 +66,14 @@ struct vg_table *vg_task_table(void) {
     return vg_table_new(headings);
 }
 
-void vg_task_row(struct vg_table *table, const Vg__Pb__TaskInfo *t, bool with_user) {
+void vg_task_row(struct vg_table *table, const Vg__Pb__TaskInfo *t) {
     char id[VG_ID_LEN + 1], state[64], time[32], command[512];
     vg_id_format(t->id, id);
     id[VG_TASK_SHORT_ID] = 0;
     const char *cells[] = {id,
                            t->name,
                            vg_task_state(t, state, sizeof(state)),
-                           with_user ? t->user : NULL,
+                           t->user,
                            t->pool,
                            t->node,
                            vg_task_time(t, time, sizeof(time)),

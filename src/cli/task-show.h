@@ -18,7 +18,7 @@ bool vg_task_ended(const Vg__Pb__TaskInfo *t);
 char *vg_task_state(const Vg__Pb__TaskInfo *t, char *out, size_t n);
 
 struct vg_table *vg_task_table(void);
-void vg_task_row(struct vg_table *table, const Vg__Pb__TaskInfo *t, bool with_user);
+void vg_task_row(struct vg_table *table, const Vg__Pb__TaskInfo *t);
 /* Key and value lines. */
 void vg_task_print(const Vg__Pb__TaskInfo *t);
 /* What a program that waited for the task exits with. */
