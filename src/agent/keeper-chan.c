@@ -28,6 +28,32 @@ void kchan_frame(struct kchan *c, int kind, const void *a, size_t an, const void
         c->left = true; /* no memory, or a client that reads nothing: it goes at the next flush */
 }
 
+/* Takes the rest of the frame under way out of the ring, which nothing holds back for this channel:
+   what was begun ends whole, whatever the ring forgets meanwhile. Nothing is queued before it. */
+static void frame_keep(struct kchan *c) {
+    struct iovec v[3];
+    size_t done = c->frame_done, len = c->frame_len;
+    c->frame_len = c->frame_done = 0;
+    if (len == 0 || done == 0)
+        return;
+    struct vg_buf after = c->out; /* control frames that came meanwhile */
+    c->out = (struct vg_buf){0};
+    int n = 0;
+    if (done < sizeof(c->frame_head))
+        v[n++] = (struct iovec){c->frame_head + done, sizeof(c->frame_head) - done};
+    size_t at = done > sizeof(c->frame_head) ? done - sizeof(c->frame_head) : 0;
+    n += vg_ring_iov(&c->task->ring, c->sent + at, len - at, v + n);
+    for (int i = 0; i < n; i++)
+        if (vg_buf_append(&c->out, v[i].iov_base, v[i].iov_len) < 0)
+            c->left = true;
+    if (vg_buf_append(&c->out, vg_buf_data(&after), vg_buf_len(&after)) < 0)
+        c->left = true;
+    vg_buf_done(&after);
+    c->sent += len;
+    if (c->observe)
+        c->acked = c->sent;
+}
+
 void kchan_drop(struct keeper *k, struct kchan *c) {
     struct ktask *t = c->task;
     if (t->owner == c)
@@ -99,6 +125,7 @@ static bool frame_begin(struct kchan *c) {
         vg_put64(at, r->begin);
         c->sent = c->acked = r->begin;
         kchan_frame(c, VG_TIO_GAP, at, sizeof(at), NULL, 0);
+        return false; /* it goes first */
     }
     if (c->sent >= r->end)
         return false;
@@ -144,6 +171,10 @@ void kchan_flush(struct keeper *k, struct kchan *c) {
     if (!c->src.fn || c->src.fd < 0)
         return;
     while (c->welcomed && !c->left) {
+        if (c->taken && vg_buf_len(&c->out) == 0) {
+            kchan_drop(k, c);
+            return;
+        }
         if (c->frame_len == 0 && vg_buf_len(&c->out) > 0) {
             ssize_t n = send(c->src.fd, vg_buf_data(&c->out), vg_buf_len(&c->out),
                              MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -179,12 +210,29 @@ void kchan_flush(struct keeper *k, struct kchan *c) {
         chan_broken(k, c);
         return;
     }
+    if (!c->owner)
+        frame_keep(c);
     keeper_watch(k, &c->src, c->welcomed ? EPOLLIN | EPOLLOUT : EPOLLIN);
 }
 
 void kchan_flush_all(struct keeper *k, struct ktask *t) {
     vg_list_for_each_safe (it, &t->chans)
         kchan_flush(k, vg_list_entry(it, struct kchan, link));
+}
+
+/* Another client owns the task from here on. This one must hear that, or it would come back and
+   take the task again: its channel stays until the word is out. */
+static void oust(struct keeper *k, struct kchan *old) {
+    old->owner = false;
+    old->task->owner = NULL;
+    if (!old->welcomed) {
+        kchan_drop(k, old);
+        return;
+    }
+    frame_keep(old);
+    kchan_frame(old, VG_TIO_TAKEN, NULL, 0, NULL, 0);
+    old->taken = true;
+    kchan_flush(k, old);
 }
 
 static void on_hello(struct keeper *k, struct kchan *c, const uint8_t *p, size_t n) {
@@ -204,15 +252,8 @@ static void on_hello(struct keeper *k, struct kchan *c, const uint8_t *p, size_t
     c->acked = c->sent;
     if (!c->observe) {
         struct kchan *old = t->owner;
-        if (old && old != c) {
-            kchan_frame(old, VG_TIO_TAKEN, NULL, 0, NULL, 0);
-            old->owner = false;
-            t->owner = NULL;
-            if (old->frame_len == 0)
-                kchan_flush(k, old);
-            if (old->src.fn)
-                kchan_drop(k, old);
-        }
+        if (old && old != c)
+            oust(k, old);
         c->owner = true;
         t->owner = c;
         t->held = false;
@@ -246,6 +287,8 @@ static void on_signal(struct keeper *k, struct ktask *t, const uint8_t *p) {
 static void on_frame(struct keeper *k, struct kchan *c, unsigned kind, const uint8_t *p, size_t n) {
     struct ktask *t = c->task;
     bool mine = t->owner == c;
+    if (c->taken)
+        return; /* an ousted client's words are late */
     if (kind == VG_TIO_HELLO) {
         on_hello(k, c, p, n);
         return;
@@ -261,7 +304,7 @@ static void on_frame(struct keeper *k, struct kchan *c, unsigned kind, const uin
         return;
     }
     if (!mine)
-        return; /* observers only look; an ousted client's words are late */
+        return; /* observers only look */
     if (kind == VG_TIO_INPUT && n >= 8)
         ktask_input(k, t, vg_get64(p), p + 8, n - 8);
     else if (kind == VG_TIO_INPUT_END && n == 8)

@@ -117,6 +117,11 @@ struct keeper {
 };
 
 /* keeper.c */
+int keeper_init(struct keeper *k, const struct vg_keeper_birth *birth, int agent_fd);
+void keeper_prepared(struct keeper *k, struct vg_sandbox *sb); /* says READY */
+/* Handles what is due; with `wait`, something will be. Returns the events handled, -1 when the
+   keeper may leave. */
+int keeper_turn(struct keeper *k, bool wait);
 void keeper_watch(struct keeper *k, struct source *s, uint32_t events);
 void keeper_unwatch(struct keeper *k, struct source *s); /* leaves the descriptor open */
 void keeper_close(struct keeper *k, struct source *s);

@@ -11,7 +11,8 @@
 
 void klog_restart(struct ktask *t) {
     t->log_sent = t->log_acked;
-    t->log_tail_begun = t->log_tail && t->log_sent > 0 && t->log_tail_begun;
+    if (!t->log_tail_begun)
+        t->log_tail = false; /* the rest of the head may have to go again */
 }
 
 /* How much of the head may still be sent from log_sent on, in whole records. */
@@ -37,8 +38,11 @@ int klog_send(struct keeper *k, struct ktask *t) {
         if (t->log_sent - t->log_acked >= VG_KLOG_WINDOW)
             return 0;
         size_t n = 0;
-        if (!t->log_tail)
+        if (!t->log_tail) {
             n = head_part(k, t, LOG_PACKET);
+            if (t->log_tail) /* no acknowledgement may follow that would let the task go on */
+                ktask_pace(k, t);
+        }
         if (t->log_tail && t->finished) {
             if (!t->log_tail_begun) {
                 if (t->log_acked < t->log_sent)

@@ -18,6 +18,7 @@
 #include <sys/stat.h>
 
 #define EVENTS 32
+#define AGENT_SNDBUF (1 << 20)
 #define NO_LIMIT_LEASE 0 /* a lease file that was never written: no control plane yet */
 
 void keeper_watch(struct keeper *k, struct source *s, uint32_t events) {
@@ -184,6 +185,8 @@ static void adopt(struct keeper *k, int fd) {
     }
     keeper_close(k, &k->agent);
     vg_set_nonblock(fd, true);
+    int big = AGENT_SNDBUF;
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &big, sizeof(big));
     k->agent = (struct source){.fn = agent_ready, .fd = fd};
     keeper_watch(k, &k->agent, EPOLLIN);
     struct vg_kinfo info = {.pid = (uint32_t)getpid(),
@@ -224,10 +227,12 @@ static void sandbox_ready(struct keeper *k, void *obj, uint32_t events) {
         if (ev.kind == VG_SB_DEAD)
             break;
     }
-    if (k->sb_dead || r < 0) {
-        k->sb_dead = true;
-        keeper_unwatch(k, &k->sandbox);
+    if (r < 0) { /* init cannot be heard any more: as good as dead */
+        vg_sandbox_kill_all(k->sb);
+        ktask_event(k, &(struct vg_sandbox_event){.kind = VG_SB_DEAD});
     }
+    if (k->sb_dead)
+        keeper_unwatch(k, &k->sandbox);
 }
 
 /* ---- deadlines ---- */
@@ -345,18 +350,20 @@ static void offer_again(struct keeper *k) {
         k->spent = true;
 }
 
-static void loop(struct keeper *k) {
+int keeper_turn(struct keeper *k, bool wait) {
     struct epoll_event ev[EVENTS];
-    while (!may_leave(k)) {
-        int n = epoll_wait(k->epoll, ev, EVENTS, to_msec(deadlines(k)));
-        for (int i = 0; i < n; i++) {
-            struct source *s = ev[i].data.ptr;
-            if (s->fn && s->fd >= 0)
-                s->fn(k, s->obj, ev[i].events);
-        }
-        bury(k);
-        offer_again(k);
+    if (may_leave(k))
+        return -1;
+    int until = to_msec(deadlines(k));
+    int n = epoll_wait(k->epoll, ev, EVENTS, wait ? until : 0);
+    for (int i = 0; i < n; i++) {
+        struct source *s = ev[i].data.ptr;
+        if (s->fn && s->fd >= 0)
+            s->fn(k, s->obj, ev[i].events);
     }
+    bury(k);
+    offer_again(k);
+    return VG_MAX(n, 0);
 }
 
 static void map_lease(struct keeper *k) {
@@ -376,10 +383,32 @@ static void keeper_end(struct keeper *k) {
     _exit(0);
 }
 
+int keeper_init(struct keeper *k, const struct vg_keeper_birth *birth, int agent_fd) {
+    *k = (struct keeper){.birth = *birth,
+                         .agent = {.fn = agent_ready, .fd = agent_fd},
+                         .listen = {.fd = -1},
+                         .sandbox = {.fd = -1},
+                         .session_until = KEEPER_NEVER};
+    vg_list_init(&k->tasks);
+    vg_list_init(&k->graves);
+    k->pkt = malloc(VG_KPKT_MAX);
+    k->epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (!k->pkt || k->epoll < 0)
+        return -ENOMEM;
+    keeper_watch(k, &k->agent, EPOLLIN);
+    return 0;
+}
+
+void keeper_prepared(struct keeper *k, struct vg_sandbox *sb) {
+    k->sb = sb;
+    k->sandbox = (struct source){.fn = sandbox_ready, .fd = vg_sandbox_fd(sb)};
+    keeper_watch(k, &k->sandbox, EPOLLIN);
+    keeper_tell(k, VG_K_READY, 0, 0, 0, NULL, 0, NULL, 0);
+}
+
 static void keeper_main(const struct vg_keeper_birth *birth, int agent_fd) {
-    struct keeper k = {.birth = *birth,
-                       .agent = {.fn = agent_ready, .fd = agent_fd},
-                       .session_until = KEEPER_NEVER};
+    struct keeper k;
+    struct vg_sandbox *sb = NULL;
     char name[32];
     struct vg_err err = VG_ERR_INIT;
     prctl(PR_SET_NAME, "virga-keeper");
@@ -387,31 +416,26 @@ static void keeper_main(const struct vg_keeper_birth *birth, int agent_fd) {
     signal(SIGTERM, SIG_IGN);
     signal(SIGINT, SIG_IGN);
     signal(SIGHUP, SIG_IGN);
-    vg_list_init(&k.tasks);
-    vg_list_init(&k.graves);
-    k.pkt = malloc(VG_KPKT_MAX);
-    k.epoll = epoll_create1(EPOLL_CLOEXEC);
+    int r = keeper_init(&k, birth, agent_fd);
     snprintf(k.sock_path, sizeof(k.sock_path), "%s/%u.sock", birth->keepers_dir, birth->serial);
     int lfd = vg_unix_listen(k.sock_path, SOCK_SEQPACKET, 0600);
-    if (!k.pkt || k.epoll < 0 || lfd < 0) {
+    if (r < 0 || lfd < 0) {
         const char *text = "cannot set up a keeper: no memory or no room in the node's folder";
         keeper_tell(&k, VG_K_FAILED, 0, 0, 0, text, strlen(text), NULL, 0);
         _exit(1);
     }
     k.listen = (struct source){.fn = listen_ready, .fd = lfd};
     keeper_watch(&k, &k.listen, EPOLLIN);
-    keeper_watch(&k, &k.agent, EPOLLIN);
     map_lease(&k);
     snprintf(name, sizeof(name), "k%u", birth->serial);
-    if (vg_sandbox_prepare(birth->node, &birth->profile, name, &k.sb, &err) < 0) {
+    if (vg_sandbox_prepare(birth->node, &birth->profile, name, &sb, &err) < 0) {
         keeper_tell(&k, VG_K_FAILED, 0, 0, 0, err.msg, strlen(err.msg), NULL, 0);
         unlink(k.sock_path);
         _exit(1);
     }
-    k.sandbox = (struct source){.fn = sandbox_ready, .fd = vg_sandbox_fd(k.sb)};
-    keeper_watch(&k, &k.sandbox, EPOLLIN);
-    keeper_tell(&k, VG_K_READY, 0, 0, 0, NULL, 0, NULL, 0);
-    loop(&k);
+    keeper_prepared(&k, sb);
+    while (keeper_turn(&k, true) >= 0)
+        ;
     keeper_end(&k);
 }
 
@@ -421,7 +445,7 @@ int vg_keeper_spawn(const struct vg_keeper_birth *birth,
     int pair[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
         return vg_err_sys(err, errno, "cannot make a socket pair for a keeper");
-    int big = 1 << 20;
+    int big = AGENT_SNDBUF;
     setsockopt(pair[1], SOL_SOCKET, SO_SNDBUF, &big, sizeof(big));
     pid_t pid = _Fork(); /* without the handlers of libraries: the keeper uses no loop of theirs */
     if (pid < 0) {

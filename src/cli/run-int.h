@@ -33,7 +33,6 @@ struct run_chan {
     size_t ring_size;
     size_t frame_pos;  /* of the OUTPUT frame at the front of `in`: bytes handled, its header
                           included */
-    size_t rec_done;   /* of the record at frame_pos: data bytes written */
     uint64_t in_sent;  /* input offset sent on this channel */
     size_t frame_left; /* of the INPUT frame under way: data bytes not yet written */
     uint8_t head[16];
@@ -56,6 +55,7 @@ struct run {
 
     struct run_chan chan[2]; /* current, and the one that will replace it */
     uint64_t out_offset;
+    size_t rec_done; /* of the record at out_offset: data bytes written, by whatever channel */
     bool out_closed[3];
     bool out_failed;  /* output was lost to an error that is not the reader's leaving */
     bool out_full[3]; /* the local reader is slow */
@@ -71,6 +71,8 @@ struct run {
     bool accepted, started, ended, exited;
     int status;
     int got_signal; /* the last deadly signal we were sent ourselves */
+    uint64_t unsent_signals; /* came while there was no channel; bit n - 1: to the process, bit
+                                n + 31: to the group */
     char end_text[VG_ERR_MAX];
     uint64_t give_up_at, retry_at, retry_usec;
     bool said_lost;
@@ -87,6 +89,7 @@ int run_send_msg(int fd, const Vg__Pb__Envelope *env, const int *fds, size_t n_f
 int run_session(struct run *r); /* until the end; returns the exit status */
 void run_chan_open(struct run *r, struct run_chan *c, int fd);
 void run_chan_close(struct run_chan *c);
+void run_linked(struct run *r); /* the cloud answered: patience begins anew */
 void run_say(const struct run *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* run-tty.c */

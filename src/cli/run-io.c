@@ -16,6 +16,7 @@
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -66,11 +67,20 @@ static void put_winsize(struct run_chan *c) {
         put_frame(c, VG_TIO_WINSIZE, size, sizeof(size));
 }
 
-static void put_signal(struct run *r, int signo, bool group) {
+static void put_signal(struct run *r, struct run_chan *c, int signo, bool group) {
     uint8_t p[8];
     vg_put32(p, (uint32_t)signo);
     vg_put32(p + 4, group ? 1 : 0);
-    put_frame(&r->chan[0], VG_TIO_SIGNAL, p, sizeof(p));
+    if (c->fd >= 0)
+        put_frame(c, VG_TIO_SIGNAL, p, sizeof(p));
+    else if (signo < 32)
+        r->unsent_signals |= 1ull << (signo - 1 + (group ? 32 : 0));
+}
+
+static void put_close_output(struct run_chan *c, int fd) {
+    uint8_t which[4];
+    vg_put32(which, fd == STDOUT_FILENO ? VG_REC_STDOUT : VG_REC_STDERR);
+    put_frame(c, VG_TIO_CLOSE_OUTPUT, which, sizeof(which));
 }
 
 void run_chan_open(struct run *r, struct run_chan *c, int fd) {
@@ -159,6 +169,12 @@ static bool chan_flush(struct run *r, struct run_chan *c) {
 static ssize_t write_some(int fd, const struct iovec *v, int n) {
     /* Not every C library has pwritev2(). */
     ssize_t w = syscall(SYS_pwritev2, fd, v, n, -1L, -1L, RWF_NOWAIT);
+    struct stat st;
+    if (w < 0 && errno == EAGAIN) { /* a file that would wait for its disk is always "ready" */
+        if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode))
+            return writev(fd, v, n);
+        errno = EAGAIN;
+    }
     if (w < 0 && (errno == EOPNOTSUPP || errno == ESPIPE || errno == EINVAL || errno == ENOSYS)) {
         struct pollfd pf = {.fd = fd, .events = POLLOUT};
         if (poll(&pf, 1, 0) == 0) {
@@ -188,9 +204,9 @@ static int pieces(const struct run_chan *c, const uint8_t *p, uint64_t at, size_
 static int write_record(struct run *r, struct run_chan *c, unsigned stream, const uint8_t *p,
                         uint64_t at, size_t n) {
     int fd = stream == VG_REC_STDOUT ? STDOUT_FILENO : STDERR_FILENO;
-    while (c->rec_done < n && !r->out_closed[fd]) {
+    while (r->rec_done < n && !r->out_closed[fd]) {
         struct iovec v[2];
-        int k = pieces(c, p ? p + c->rec_done : NULL, at + c->rec_done, n - c->rec_done, v);
+        int k = pieces(c, p ? p + r->rec_done : NULL, at + r->rec_done, n - r->rec_done, v);
         ssize_t w = write_some(fd, v, k);
         if (w < 0 && errno == EINTR)
             continue;
@@ -200,10 +216,8 @@ static int write_record(struct run *r, struct run_chan *c, unsigned stream, cons
         }
         if (w < 0) { /* nobody reads (or the disk is full): the task's pipe closes too */
             int no = errno;
-            uint8_t which[4];
             r->out_closed[fd] = true;
-            vg_put32(which, stream);
-            put_frame(c, VG_TIO_CLOSE_OUTPUT, which, sizeof(which));
+            put_close_output(c, fd);
             if (no != EPIPE && no != EBADF) {
                 r->out_failed = true;
                 run_say(r, "cannot write to standard %s: %s", fd == 1 ? "output" : "error",
@@ -211,9 +225,9 @@ static int write_record(struct run *r, struct run_chan *c, unsigned stream, cons
             }
             break;
         }
-        c->rec_done += (size_t)w;
+        r->rec_done += (size_t)w;
     }
-    c->rec_done = 0;
+    r->rec_done = 0;
     return 1;
 }
 
@@ -286,7 +300,7 @@ static void on_ring(struct run_chan *c, const uint8_t *p, size_t n) {
 /* ---- frames from the keeper ---- */
 
 static void on_welcome(struct run *r, struct run_chan *c, const uint8_t *p, size_t n) {
-    if (n < 20) {
+    if (n < 20 || c->welcomed) {
         c->broken = true;
         return;
     }
@@ -302,18 +316,16 @@ static void on_welcome(struct run *r, struct run_chan *c, const uint8_t *p, size
             run_say(r, "%llu bytes of older output are gone",
                     (unsigned long long)(out_from - r->out_offset));
         r->out_offset = out_from;
+        r->rec_done = 0;
     }
-    if (r->attach && in_taken > r->in_acked && vg_buf_len(&r->in) == 0)
-        r->in_acked = in_taken; /* others have typed before us */
     if (in_taken > r->in_acked) {
         uint64_t d = VG_MIN(in_taken - r->in_acked, (uint64_t)vg_buf_len(&r->in));
         vg_buf_consume(&r->in, (size_t)d);
-        r->in_acked += d;
+        r->in_acked = in_taken; /* beyond what we sent: others have typed meanwhile */
     }
     c->in_sent = r->in_acked;
     r->eof_sent = false;
-    r->said_lost = false;
-    r->retry_usec = RETRY_FIRST;
+    run_linked(r);
     if (c == &r->chan[1]) {
         run_chan_close(&r->chan[0]);
         r->chan[0] = *c;
@@ -323,15 +335,25 @@ static void on_welcome(struct run *r, struct run_chan *c, const uint8_t *p, size
     run_tty_raw(r);
     if (r->tty)
         put_winsize(c);
+    for (int fd = 1; fd <= 2; fd++)
+        if (r->out_closed[fd]) /* the word may have been lost with the old channel */
+            put_close_output(c, fd);
+    for (int i = 0; i < 64; i++)
+        if (r->unsent_signals >> i & 1)
+            put_signal(r, c, i % 32 + 1, i >= 32);
+    r->unsent_signals = 0;
 }
 
-static void on_input_ack(struct run *r, const uint8_t *p) {
+static void on_input_ack(struct run *r, struct run_chan *c, const uint8_t *p) {
     uint64_t at = vg_get64(p);
-    if (at <= r->in_acked)
+    if (c != &r->chan[0] || !c->welcomed || at <= r->in_acked)
         return;
-    uint64_t d = VG_MIN(at - r->in_acked, (uint64_t)vg_buf_len(&r->in));
-    vg_buf_consume(&r->in, (size_t)d);
-    r->in_acked += d;
+    if (at > c->in_sent) { /* what was never sent cannot be acknowledged */
+        c->broken = true;
+        return;
+    }
+    vg_buf_consume(&r->in, (size_t)(at - r->in_acked));
+    r->in_acked = at;
 }
 
 /* The task was stopped from its terminal: stop too, so that the shell gets its prompt. */
@@ -373,7 +395,7 @@ static bool small_frame(struct run *r, struct run_chan *c, unsigned kind, const 
         return c->fd < 0; /* moved to the first place: parse there */
     case VG_TIO_INPUT_ACK:
         if (n == 8)
-            on_input_ack(r, p);
+            on_input_ack(r, c, p);
         break;
     case VG_TIO_STARTED:
         r->started = true;
@@ -392,8 +414,10 @@ static bool small_frame(struct run *r, struct run_chan *c, unsigned kind, const 
         on_ring(c, p, n);
         break;
     case VG_TIO_GAP:
-        if (n == 8 && vg_get64(p) > r->out_offset)
+        if (n == 8 && vg_get64(p) > r->out_offset) {
             r->out_offset = vg_get64(p);
+            r->rec_done = 0;
+        }
         break;
     case VG_TIO_TAKEN:
         if (r->chan[1].fd < 0) {
@@ -450,11 +474,24 @@ static void chan_ready(struct run *r, struct run_chan *c) {
 
 /* ---- input and signals ---- */
 
-/* In an attached terminal, Enter ~ . leaves the task. Returns how many of the n bytes to send. */
+/* SIGINT, SIGTERM, SIGHUP and SIGQUIT as unsent_signals has them. */
+static uint64_t deadly(void) {
+    uint64_t one = 1ull << (SIGINT - 1) | 1ull << (SIGTERM - 1) | 1ull << (SIGHUP - 1) |
+                   1ull << (SIGQUIT - 1);
+    return one | one << 32;
+}
+
+/* In an attached terminal, Enter ~ . leaves the task. Returns how many bytes to send of the n at p,
+   which has room for one more: a tilde that was held back before. */
 static size_t escape(struct run *r, uint8_t *p, size_t n) {
     static enum { LINE_START, TILDE, INSIDE } at = LINE_START;
-    size_t out = 0;
-    for (size_t i = 0; i < n; i++) {
+    size_t out = 0, i = 0;
+    if (at == TILDE && n > 0 && p[0] != '~' && p[0] != '.') {
+        memmove(p + 1, p, n++);
+        p[0] = '~';
+        at = INSIDE;
+    }
+    for (; i < n; i++) {
         if (at == TILDE && p[i] == '.') {
             put_frame(&r->chan[0], VG_TIO_DETACH, NULL, 0);
             r->exited = true;
@@ -464,8 +501,8 @@ static size_t escape(struct run *r, uint8_t *p, size_t n) {
             at = TILDE;
             continue;
         }
-        if (at == TILDE && p[i] != '~' && i > 0)
-            p[out++] = '~';
+        if (at == TILDE && p[i] != '~')
+            p[out++] = '~'; /* there is room: it was skipped above, in these bytes */
         at = p[i] == '\r' || p[i] == '\n' ? LINE_START : INSIDE;
         p[out++] = p[i];
     }
@@ -474,7 +511,7 @@ static size_t escape(struct run *r, uint8_t *p, size_t n) {
 
 static void stdin_ready(struct run *r) {
     size_t room = VG_TIO_WINDOW - VG_MIN(vg_buf_len(&r->in), (size_t)VG_TIO_WINDOW);
-    uint8_t *p = vg_buf_reserve(&r->in, VG_MIN(room, (size_t)(256u << 10)));
+    uint8_t *p = vg_buf_reserve(&r->in, VG_MIN(room, (size_t)(256u << 10)) + 1);
     if (!p || room == 0)
         return;
     ssize_t n = read(STDIN_FILENO, p, VG_MIN(room, (size_t)(256u << 10)));
@@ -482,6 +519,19 @@ static void stdin_ready(struct run *r) {
         vg_buf_commit(&r->in, r->attach && r->tty ? escape(r, p, (size_t)n) : (size_t)n);
     else if (n == 0 || (errno != EINTR && errno != EAGAIN))
         r->stdin_eof = true;
+}
+
+/* With no way to the task a first signal waits for one; whoever asks again wants to go. */
+static bool leaves(struct run *r, int signo) {
+    if (signo != r->got_signal || !(r->unsent_signals & deadly()))
+        return false;
+    char id[VG_ID_LEN + 1];
+    vg_id_format(r->task_id, id);
+    run_say(r, "left without an answer; task %s may still run, see 'virga task get %s' later", id,
+            id);
+    r->exited = true;
+    r->status = 128 + signo;
+    return true;
 }
 
 static void on_signal(struct run *r, const struct signalfd_siginfo *si) {
@@ -507,7 +557,9 @@ static void on_signal(struct run *r, const struct signalfd_siginfo *si) {
         r->status = 128 + signo;
         return;
     }
-    put_signal(r, signo, from_terminal);
+    if (c->fd < 0 && leaves(r, signo))
+        return;
+    put_signal(r, c, signo, from_terminal);
     if (signo == SIGTSTP) {
         chan_flush(r, c);
         stop_here(r, false);
@@ -530,6 +582,12 @@ static int open_signals(const struct run *r) {
 
 /* ---- the loop ---- */
 
+void run_linked(struct run *r) {
+    r->give_up_at = 0;
+    r->said_lost = false;
+    r->retry_usec = RETRY_FIRST;
+}
+
 /* Whether the way to the task is broken and must be made again. */
 static bool needs_link(const struct run *r) {
     if (r->exited)
@@ -548,6 +606,9 @@ static void relink(struct run *r) {
         return;
     if (!r->give_up_at)
         r->give_up_at = now + GIVE_UP;
+    /* A way that breaks at once, again and again, is no reason to hurry. */
+    r->retry_usec = VG_MIN(r->retry_usec * 2, RETRY_MOST);
+    r->retry_at = now + r->retry_usec;
     if (run_connect(r, true, &err) >= 0)
         return;
     if (now + GIVE_UP > r->give_up_at + SAY_LOST && !r->said_lost) {
@@ -562,8 +623,6 @@ static void relink(struct run *r) {
         r->exited = true;
         r->status = 125;
     }
-    r->retry_usec = VG_MIN(r->retry_usec * 2, RETRY_MOST);
-    r->retry_at = now + r->retry_usec;
 }
 
 /* A channel that has ended is over when all it brought was handled; a slow reader delays that. */
@@ -576,6 +635,8 @@ static void drop_broken(struct run *r) {
         r->chan[0] = r->chan[1];
         r->chan[1] = (struct run_chan){.fd = -1, .ring_fd = -1};
     }
+    if (r->chan[0].fd < 0)
+        run_tty_restore(r); /* so that Ctrl-C reaches us */
     if (r->chan[0].fd < 0 && r->ended && !r->exited && (!r->detach || r->follow)) {
         r->exited =
             true; /* it ended without a keeper: cancelled in the queue, or its node was lost */

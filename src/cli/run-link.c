@@ -141,6 +141,7 @@ static int on_event(struct run *r, const Vg__Pb__RunEvent *ev) {
     switch (ev->kind) {
     case VG__PB__RUN_EVENT__KIND__ACCEPTED:
         r->accepted = true;
+        run_linked(r);
         break;
     case VG__PB__RUN_EVENT__KIND__QUEUED:
     case VG__PB__RUN_EVENT__KIND__REQUEUED:
