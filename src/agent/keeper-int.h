@@ -62,7 +62,6 @@ struct ktask {
     int start_fd;         /* memfd as it came */
     enum ktask_state state;
     bool tty, detached, killed, hangup;
-    int tty_out;      /* with tty: which of `out` is the terminal */
     bool in_channel;  /* input comes by channel, not from a descriptor of the client's */
     bool wait_known;  /* the command's wait status is there */
     bool finished;    /* output drained and status known */

@@ -76,7 +76,7 @@ static void read_one(struct keeper *k, struct ktask *t, int i) {
             output_closed(k, t, i);
             return;
         }
-        if (n == VG_REC_MAX && !(t->tty && i == t->tty_out))
+        if (n == VG_REC_MAX && !(t->tty && i == 0))
             (void)fcntl(t->out[i].fd, F_SETPIPE_SZ, PIPE_BIG);
         budget -= VG_MIN(budget, (size_t)n);
         if (t->owner)
@@ -218,7 +218,7 @@ void ktask_close_output(struct keeper *k, struct ktask *t, uint32_t stream) {
     int i = stream == VG_REC_STDERR ? 1 : 0;
     if (stream != VG_REC_STDOUT && stream != VG_REC_STDERR)
         return;
-    if (t->tty && i == t->tty_out)
+    if (t->tty && i == 0)
         return;
     keeper_close(k, &t->out[i]);
     ktask_finish(k, t);
@@ -341,16 +341,12 @@ static int make_stdio(struct keeper *k, struct ktask *t, int stdin_fd, struct st
     if (r < 0)
         return r;
     t->in = (struct source){.fn = in_ready, .obj = t, .fd = master};
-    /* What the terminal shows is the stream of whichever of the two it is, stdout if both. */
-    t->tty_out = spec->stdout_apart ? 1 : 0;
-    int fd = fcntl(master, F_DUPFD_CLOEXEC, 3);
-    t->out[t->tty_out] = (struct source){.fn = out_ready, .obj = t, .fd = fd};
-    for (int i = 1; r >= 0 && i <= 2; i++)
-        if (i == 1 ? spec->stdout_apart : spec->stderr_apart && !spec->stdout_apart)
-            r = make_output(k, t, s, i, false);
-        else if ((s->child[i] = fcntl(s->child[0], F_DUPFD_CLOEXEC, 3)) < 0)
-            r = -errno;
-    return fd < 0 ? -EMFILE : r;
+    t->out[0] = (struct source){.fn = out_ready, .obj = t, .fd = fcntl(master, F_DUPFD_CLOEXEC, 3)};
+    s->child[1] = fcntl(s->child[0], F_DUPFD_CLOEXEC, 3);
+    if (spec->stderr_apart)
+        return make_output(k, t, s, 2, false);
+    s->child[2] = fcntl(s->child[0], F_DUPFD_CLOEXEC, 3);
+    return s->child[2] < 0 || s->child[1] < 0 || t->out[0].fd < 0 ? -errno : 0;
 }
 
 static char *bytes_dup(const ProtobufCBinaryData *d) {

@@ -359,11 +359,10 @@ static void take_signals(struct run *r) {
 static void take_stdio(struct run *r) {
     bool in = isatty(0), out = isatty(1), errs = isatty(2);
     Vg__Pb__TaskSpec *s = &r->spec;
-    r->tty = set.tty == 1 || (set.tty == 0 && in && (out || errs) && run_tty_foreground());
+    r->tty = set.tty == 1 || (set.tty == 0 && in && out && run_tty_foreground());
     if (r->tty && !r->batch && !r->detach) {
         take_terminal(r);
-        s->has_stderr_apart = s->has_stdout_apart = true;
-        s->stdout_apart = !out && errs;
+        s->has_stderr_apart = true;
         s->stderr_apart = !errs;
         r->tty = in;
     } else {
