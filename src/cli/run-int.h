@@ -70,7 +70,7 @@ struct run {
 
     bool accepted, started, ended, exited;
     int status;
-    int got_signal; /* the last deadly signal we were sent ourselves */
+    int got_signal;          /* the last deadly signal we were sent ourselves */
     uint64_t unsent_signals; /* came while there was no channel; bit n - 1: to the process, bit
                                 n + 31: to the group */
     char end_text[VG_ERR_MAX];

@@ -476,8 +476,8 @@ static void chan_ready(struct run *r, struct run_chan *c) {
 
 /* SIGINT, SIGTERM, SIGHUP and SIGQUIT as unsent_signals has them. */
 static uint64_t deadly(void) {
-    uint64_t one = 1ull << (SIGINT - 1) | 1ull << (SIGTERM - 1) | 1ull << (SIGHUP - 1) |
-                   1ull << (SIGQUIT - 1);
+    uint64_t one =
+        1ull << (SIGINT - 1) | 1ull << (SIGTERM - 1) | 1ull << (SIGHUP - 1) | 1ull << (SIGQUIT - 1);
     return one | one << 32;
 }
 
@@ -752,7 +752,7 @@ static void say_goodbye(struct run *r) {
 
 int run_session(struct run *r) {
     struct vg_err err = VG_ERR_INIT;
-    int sigs = open_signals(r);
+    vg_auto_fd int sigs = open_signals(r);
     r->retry_usec = RETRY_FIRST;
     for (;;) {
         int e = turn(r, sigs, &err);
