@@ -350,7 +350,7 @@ static int make_stdio(struct keeper *k, struct ktask *t, int stdin_fd, struct st
 }
 
 static char *bytes_dup(const ProtobufCBinaryData *d) {
-    return vg_strndup((const char *)d->data, d->len);
+    return d->len ? vg_strndup((const char *)d->data, d->len) : vg_strdup("");
 }
 
 static void strv_free(char **v) {
@@ -512,7 +512,9 @@ void ktask_start(struct keeper *k, int start_fd, int chan_fd, int cwd_fd, int st
     }
     k->session_until = KEEPER_NEVER;
     if (chan_fd >= 0) {
-        struct kchan *c = kchan_new(k, t, chan_fd, false, start->stream == 0);
+        /* A channel that somebody relays is not a client of this machine: its end is not his. */
+        bool local = start->stream == 0 && !(start->fd_mask & 8);
+        struct kchan *c = kchan_new(k, t, chan_fd, false, local);
         if (c) {
             c->owner = true;
             t->owner = c;

@@ -283,10 +283,19 @@ static int on_output(struct run *r, struct run_chan *c, unsigned kind, const uin
     return on_records(r, c, vg_get64(p), NULL, vg_get32(p + 8));
 }
 
+/* Whether all `size` bytes are there and will stay. */
+static bool is_whole(int fd, uint64_t size) {
+    struct stat st;
+    int seals = fcntl(fd, F_GET_SEALS);
+    return seals >= 0 && seals & F_SEAL_SHRINK && fstat(fd, &st) == 0 &&
+           (uint64_t)st.st_size >= size;
+}
+
 static void on_ring(struct run_chan *c, const uint8_t *p, size_t n) {
     uint64_t size = n == 8 ? vg_get64(p) : 0;
     void *map = MAP_FAILED;
-    if (size && size <= RING_MAX && (size & (size - 1)) == 0 && c->ring_fd >= 0 && !c->ring)
+    if (size && size <= RING_MAX && (size & (size - 1)) == 0 && c->ring_fd >= 0 && !c->ring &&
+        is_whole(c->ring_fd, size))
         map = mmap(NULL, (size_t)size, PROT_READ, MAP_SHARED, c->ring_fd, 0);
     vg_close(&c->ring_fd);
     if (map == MAP_FAILED) {
@@ -515,6 +524,10 @@ static void stdin_ready(struct run *r) {
     if (!p || room == 0)
         return;
     ssize_t n = read(STDIN_FILENO, p, VG_MIN(room, (size_t)(256u << 10)));
+    if (n == 64 << 10 && !r->wide_stdin) { /* a whole pipe of it: larger pieces cost less */
+        r->wide_stdin = true;
+        (void)fcntl(STDIN_FILENO, F_SETPIPE_SZ, 1 << 20);
+    }
     if (n > 0)
         vg_buf_commit(&r->in, r->attach && r->tty ? escape(r, p, (size_t)n) : (size_t)n);
     else if (n == 0 || (errno != EINTR && errno != EAGAIN))

@@ -30,8 +30,9 @@ int run_ctl_ready(struct run *r, struct vg_err *err) {
 
 /* A descriptor that rides along: a ring whose records are the input itself. */
 static int make_ring(const uint8_t *data, size_t size) {
-    int fd = memfd_create("ring", MFD_CLOEXEC);
-    if (fd < 0 || ftruncate(fd, RING) < 0 || write(fd, data, VG_MIN(size, (size_t)RING)) < 0)
+    int fd = memfd_create("ring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0 || ftruncate(fd, RING) < 0 || write(fd, data, VG_MIN(size, (size_t)RING)) < 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) < 0)
         abort();
     return fd;
 }

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -135,6 +136,7 @@ void bench_open(struct bench *b, uint64_t log_head, uint64_t log_tail) {
     *b = (struct bench){.acks_log = true};
     bench_n_signals = 0;
     bench_killed = false;
+    signal(SIGPIPE, SIG_IGN); /* as in the keeper; and the task writes from here */
     must(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) == 0, "pair");
     must(pipe2(the_sandbox.events, O_CLOEXEC | O_NONBLOCK) == 0, "pipe");
     must(keeper_init(&b->k, &birth, pair[1]) == 0, "keeper");
