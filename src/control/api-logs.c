@@ -1,15 +1,20 @@
 /* Stored output, and following it. A reader gets pieces while its connection takes them; when it is
-   slow, a timer looks again. Nothing of the output is held in memory. */
+   slow, a timer looks again. Nothing of the stored output is held in memory.
+
+   Whoever follows a running task sees the stored head, then what the keeper shows (log-live.h),
+   then what is left of the stored tail; offsets join the three without repeating anything. */
 #include "base/cleanup.h"
 #include "base/mem.h"
 #include "base/util.h"
 #include "control/api.h"
+#include "control/log-live.h"
 #include "net/tio.h"
 
 #define B(name) VG__PB__ENVELOPE__BODY_##name
 #define PIECE (256u << 10)
 #define AHEAD (2u << 20) /* bytes that may wait in the connection */
 #define SLOW_USEC 20000
+#define LAST_WORDS_USEC (5 * VG_USEC) /* that a keeper has to show the rest after the task's end */
 
 struct reader {
     struct vg_follow *follow;
@@ -17,15 +22,21 @@ struct reader {
     uint64_t task;
     uint32_t attempt;
     struct vg_logread at;
+    struct vg_loglive *live; /* owned; NULL: not looking at the keeper */
     struct vg_timer *slow;
+    struct vg_timer *last_words; /* the task has ended, its keeper still shows */
+    uint64_t end;   /* with `ended`: offset after the last record */
     bool pinned;    /* this attempt was asked for, not the newest */
     bool follow_on; /* wait for more at the end */
     bool ended;     /* nothing more will come */
+    bool live_over; /* the keeper has shown all that it had */
 };
 
 static void reader_free(void *data) {
     struct reader *r = data;
     vg_timer_stop(&r->slow);
+    vg_timer_stop(&r->last_words);
+    vg_loglive_free(r->live);
     vg_logread_done(&r->at);
     free(r);
 }
@@ -52,11 +63,52 @@ static void look_again(void *user) {
 /* The task is in a later attempt by now: its output is read from there. */
 static bool next_attempt(struct reader *r) {
     const struct vg_job *j = r->follow->job;
-    if (r->pinned || !r->follow_on || !j || j->task->attempt.number <= r->attempt)
+    if (r->pinned || !r->follow_on || r->live || !j || j->task->attempt.number <= r->attempt)
         return false;
     vg_logread_done(&r->at);
     r->attempt++;
+    r->live_over = false;
     return true;
+}
+
+static void live_readable(void *user) {
+    struct reader *r = user;
+    if (!r->slow)
+        pump(r);
+}
+
+static void live_stop(struct reader *r) {
+    vg_loglive_free(vg_take_ptr(r->live));
+    vg_timer_stop(&r->last_words);
+    r->live_over = true;
+}
+
+static void no_last_words(void *user) {
+    struct reader *r = user;
+    r->last_words = NULL;
+    live_stop(r);
+    if (!r->slow)
+        pump(r);
+}
+
+/* The next records, from the files or from the keeper. 1: there may be more, 0: not now, -errno. */
+static int next_piece(struct reader *r, struct vg_buf *b) {
+    struct vg_job *j = r->follow->job;
+    bool current = j && !r->ended && j->task->attempt.number == r->attempt;
+    bool look = r->follow_on && !r->live_over && !r->at.in_tail && (r->live || current);
+    r->at.head_only = look; /* the keeper shows what is between head and tail */
+    int more = vg_logread_next(r->ctl->home.logs, r->task, r->attempt, &r->at, b, PIECE);
+    if (more != 0 || !look)
+        return more;
+    if (!r->live)
+        r->live = vg_loglive_new(j, r->at.at, live_readable, r);
+    if (!r->live)
+        return 0;
+    more = vg_loglive_next(r->live, &r->at.at, b);
+    if (more > 0 || (more == 0 && !(r->ended && r->at.at >= r->end)))
+        return more;
+    live_stop(r);
+    return 1;
 }
 
 /* Sends what there is; frees the follow when that was all. */
@@ -68,7 +120,7 @@ static void pump(struct reader *r) {
         return;
     while ((more > 0 || (more == 0 && next_attempt(r))) && vg_conn_queued(f->peer->conn) < AHEAD) {
         vg_buf_clear(&b);
-        more = vg_logread_next(r->ctl->home.logs, r->task, r->attempt, &r->at, &b, PIECE);
+        more = next_piece(r, &b);
         if (vg_buf_len(&b))
             send_records(f, &b, true);
     }
@@ -78,8 +130,11 @@ static void pump(struct reader *r) {
             r->slow = vg_timer_start(r->ctl->loop, SLOW_USEC, look_again, r);
         return;
     }
-    if (more == 0 && r->follow_on && !r->ended)
+    if (more == 0 && r->follow_on && (!r->ended || r->live)) {
+        if (r->ended && !r->last_words)
+            r->last_words = vg_timer_start(r->ctl->loop, LAST_WORDS_USEC, no_last_words, r);
         return;
+    }
     if (more < 0) {
         vg_peer_error(f->peer, f->req, VG_INTERNAL, "the stored output cannot be read");
     } else {
@@ -95,7 +150,24 @@ void vg_logs_more(struct vg_job *j, bool ended) {
         if (f->kind != VG_FOLLOW_LOG)
             continue;
         struct reader *r = f->data;
-        r->ended |= ended;
+        if (ended && !r->ended) {
+            r->ended = true;
+            r->end = j->task->out_bytes;
+        }
+        if (!r->slow)
+            pump(r);
+    }
+}
+
+void vg_logs_look_again(struct vg_job *j) {
+    vg_list_for_each_safe (it, &j->follows) {
+        struct vg_follow *f = vg_list_entry(it, struct vg_follow, on_job);
+        if (f->kind != VG_FOLLOW_LOG)
+            continue;
+        struct reader *r = f->data;
+        if (r->live || r->ended)
+            continue;
+        r->live_over = false;
         if (!r->slow)
             pump(r);
     }

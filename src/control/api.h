@@ -57,6 +57,8 @@ static inline struct vg_task *vg_found_task(const struct vg_found *f) {
 }
 /* New output of a job was stored, or it ended: log followers read on. */
 void vg_logs_more(struct vg_job *j, bool ended);
+/* The job runs on a node that is connected: log followers may look at its keeper (again). */
+void vg_logs_look_again(struct vg_job *j);
 /* The job leaves memory: whoever reads its log goes on from the files. */
 void vg_logs_detach(struct vg_job *j);
 /* A watcher hears of a task. */

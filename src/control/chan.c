@@ -90,7 +90,14 @@ int vg_chan_join(struct vg_chan *ch, struct vg_nodelink *a, uv_loop_t *loop,
                  struct vg_chan_out *ret) {
     *ret = (struct vg_chan_out){.fds = {-1, -1, -1}};
     int r = 0;
-    bool pass = a->local && !ch->remote;
+    bool pass = a->local, relayed = ch->remote;
+    /* To an agent beside us a relayed client is a descriptor, too: the keeper gets it itself. */
+    if (pass && ch->stream && (r = vg_chan_park(ch, loop)) < 0) {
+        vg_chan_close(ch);
+        return r;
+    }
+    if (pass && relayed && ch->fd[0] >= 0)
+        ret->fd_mask |= VG_FD_RELAYED;
     if (vg_chan_is_open(ch) && !pass)
         r = relay(ch, a, loop, ret);
     for (int i = 0; pass && i < 3; i++)

@@ -8,6 +8,9 @@ struct vg_nodelink;
 
 /* fd_mask bits and their order. */
 enum { VG_FD_CHANNEL = 1, VG_FD_CWD = 2, VG_FD_STDIN = 4 };
+/* To an agent, besides: the channel leads to this process, which relays a client elsewhere. Its end
+   is not the client's. */
+enum { VG_FD_RELAYED = 8 };
 
 struct vg_chan {
     int fd[3];   /* channel, cwd, stdin; -1: none. Owned */

@@ -322,6 +322,8 @@ int vg_logread_next(const char *dir, uint64_t task, uint32_t attempt, struct vg_
         s->at += (uint64_t)n;
         if (n > 0)
             return 1;
+        if (s->head_only)
+            return 0;
         r = enter_tail(dir, task, attempt, s, out);
         if (r <= 0)
             return r;

@@ -40,6 +40,7 @@ struct vg_logread {
     uint64_t at; /* next offset wanted */
     uint64_t tail_start;
     bool in_tail;
+    bool head_only; /* set by the caller: do not go over to the tail yet */
 };
 int vg_logread_next(const char *dir, uint64_t task, uint32_t attempt, struct vg_logread *state,
                     struct vg_buf *out, size_t want);

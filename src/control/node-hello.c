@@ -238,6 +238,15 @@ static void lose_unreported(struct vg_nodelink *a) {
     }
 }
 
+/* Whoever follows a log goes on looking at its keeper. */
+static void resume_followers(struct vg_nodelink *a) {
+    vg_map_for_each (s, &a->ctl->jobs) {
+        struct vg_job *j = s->value;
+        if (j->task->attempt.node == a->node->id && !vg_list_empty(&j->follows))
+            vg_logs_look_again(j);
+    }
+}
+
 static void become_ready(struct vg_nodelink *a) {
     enum vg_node_state to = a->drain ? VG_NODE_DRAINING : VG_NODE_READY;
     if (a->node->state != to && a->node->state != VG_NODE_QUARANTINED)
@@ -275,6 +284,7 @@ void vg_agent_on_hello(struct vg_call *call) {
     lose_unreported(a);
     c->placing = false;
     become_ready(a);
+    resume_followers(a);
     vg_info("node=%s id=%016llx connected tasks=%zu local=%d", a->node->name,
             (unsigned long long)a->node->id, m->n_task, a->local);
     vg_nodelinks_settle(c);

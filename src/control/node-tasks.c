@@ -27,6 +27,7 @@ void vg_node_task_started(struct vg_job *j, uint64_t started_usec) {
     vg_job_arm_limit(j);
     vg_job_event(j, VG__PB__RUN_EVENT__KIND__STARTED, NULL);
     vg_job_changed(j);
+    vg_logs_look_again(j);
 }
 
 void vg_agent_on_started(struct vg_call *call) {

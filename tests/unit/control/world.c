@@ -66,10 +66,14 @@ void world_down(struct world *w) {
 
 /* ------------------------------------------------------------------ connections */
 
+void (*side_hook)(struct side *s, const Vg__Pb__Envelope *env);
+
 static void on_msg(struct vg_conn *c, void *user, const Vg__Pb__Envelope *env, int *fds,
                    size_t n_fds) {
     struct side *s = user;
     (void)c;
+    if (side_hook)
+        side_hook(s, env);
     cr_assert_lt(s->n, VG_COUNT(s->inbox));
     struct msg *m = &s->inbox[s->n++];
     size_t n = vg__pb__envelope__get_packed_size(env);

@@ -25,6 +25,9 @@ struct world {
     bool up;
 };
 
+/* When set: sees every message as it comes, so that a stream it names is open before its bytes. */
+extern void (*side_hook)(struct side *s, const Vg__Pb__Envelope *env);
+
 void world_up(struct world *w, const char *config); /* config: YAML or NULL */
 void world_stop(struct world *w);                   /* the control plane alone, orderly */
 void world_start(struct world *w);                  /* again, same home */
