@@ -14,7 +14,8 @@
 #define PIECE (256u << 10)
 #define AHEAD (2u << 20) /* bytes that may wait in the connection */
 #define SLOW_USEC 20000
-#define LAST_WORDS_USEC (5 * VG_USEC) /* that a keeper has to show the rest after the task's end */
+#define LAST_WORDS_USEC (5 * VG_USEC) /* that a keeper has to show the rest after the task's end \
+                                       */
 
 struct reader {
     struct vg_follow *follow;
@@ -25,11 +26,11 @@ struct reader {
     struct vg_loglive *live; /* owned; NULL: not looking at the keeper */
     struct vg_timer *slow;
     struct vg_timer *last_words; /* the task has ended, its keeper still shows */
-    uint64_t end;   /* with `ended`: offset after the last record */
-    bool pinned;    /* this attempt was asked for, not the newest */
-    bool follow_on; /* wait for more at the end */
-    bool ended;     /* nothing more will come */
-    bool live_over; /* the keeper has shown all that it had */
+    uint64_t end;                /* with `ended`: offset after the last record */
+    bool pinned;                 /* this attempt was asked for, not the newest */
+    bool follow_on;              /* wait for more at the end */
+    bool ended;                  /* nothing more will come */
+    bool live_over;              /* the keeper has shown all that it had */
 };
 
 static void reader_free(void *data) {

@@ -149,36 +149,55 @@ int vg_authority_sign_node(const struct vg_authority *a, uint64_t node, const ui
     return vg_ca_sign(a->ca_pem, a->ca_key_pem, csr, len, cn, VG_CERT_NODE_USEC, ret_pem, err);
 }
 
-static void mac_hex(const uint8_t key[static 32], uint64_t task, char out[static MAC_HEX + 1]) {
-    uint8_t mac[32], msg[12] = "task";
+static int mac_hex(const uint8_t key[static 32], uint64_t task, const Vg__Pb__Identity *who,
+                   char out[static MAC_HEX + 1]) {
+    uint8_t mac[32];
     unsigned n = 0;
+    size_t len = who ? vg__pb__identity__get_packed_size(who) : 0;
+    vg_auto_free uint8_t *msg = vg_alloc(12 + len);
+    if (!msg)
+        return -ENOMEM;
+    memcpy(msg, "task", 4);
     memcpy(msg + 4, &task, 8);
-    HMAC(EVP_sha256(), key, 32, msg, sizeof msg, mac, &n);
+    if (who)
+        vg__pb__identity__pack(who, msg + 12);
+    HMAC(EVP_sha256(), key, 32, msg, 12 + len, mac, &n);
     for (int i = 0; i < MAC_HEX / 2; i++)
         snprintf(out + 2 * i, 3, "%02x", mac[i]);
+    return 0;
 }
 
-void vg_task_token_make(const uint8_t key[static 32], uint64_t task,
-                        char out[static VG_TASK_TOKEN_MAX]) {
+int vg_task_token_make(const uint8_t key[static 32], uint64_t task, const Vg__Pb__Identity *who,
+                       char out[static VG_TASK_TOKEN_MAX]) {
     char id[VG_ID_LEN + 1], mac[MAC_HEX + 1];
+    int r = mac_hex(key, task, who, mac);
+    if (r < 0)
+        return r;
     vg_id_format(task, id);
-    mac_hex(key, task, mac);
     snprintf(out, VG_TASK_TOKEN_MAX, "vgk_%s_%s", id, mac);
+    return 0;
 }
 
-int vg_task_token_check(const uint8_t key[static 32], const char *token, uint64_t *ret_task) {
-    char id[VG_ID_LEN + 1], mac[MAC_HEX + 1];
-    uint64_t task = 0;
+int vg_task_token_parse(const char *token, uint64_t *ret_task) {
+    char id[VG_ID_LEN + 1];
     if (strlen(token) != 4 + VG_ID_LEN + 1 + MAC_HEX || strncmp(token, "vgk_", 4) != 0 ||
         token[4 + VG_ID_LEN] != '_')
         return -EINVAL;
     memcpy(id, token + 4, VG_ID_LEN);
     id[VG_ID_LEN] = '\0';
-    if (vg_id_parse(id, &task) < 0)
-        return -EINVAL;
-    mac_hex(key, task, mac);
-    if (CRYPTO_memcmp(mac, token + 4 + VG_ID_LEN + 1, MAC_HEX) != 0)
-        return -EACCES;
-    *ret_task = task;
-    return 0;
+    return vg_id_parse(id, ret_task) < 0 ? -EINVAL : 0;
+}
+
+int vg_task_token_check(const uint8_t key[static 32], const char *token, uint64_t task,
+                        const Vg__Pb__Identity *who) {
+    char mac[MAC_HEX + 1];
+    uint64_t named = 0;
+    int r = vg_task_token_parse(token, &named);
+    if (r < 0)
+        return r;
+    r = mac_hex(key, task, who, mac);
+    if (r < 0)
+        return r;
+    bool good = CRYPTO_memcmp(mac, token + 4 + VG_ID_LEN + 1, MAC_HEX) == 0;
+    return good && named == task ? 0 : -EACCES;
 }

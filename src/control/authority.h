@@ -4,6 +4,7 @@
 #include "base/err.h"
 #include "control/home.h"
 #include "net/tls.h"
+#include "proto/virga.pb-c.h"
 
 #include <stdint.h>
 
@@ -30,7 +31,13 @@ int vg_authority_renew(struct vg_authority *a, const struct vg_home *home, uint6
 int vg_authority_sign_node(const struct vg_authority *a, uint64_t node, const uint8_t *csr,
                            size_t len, char **ret_pem, struct vg_err *err);
 
-/* "vgk_<task>_<mac>": whoever holds it speaks for the owner of that task while it lives. */
-void vg_task_token_make(const uint8_t key[static 32], uint64_t task,
-                        char out[static VG_TASK_TOKEN_MAX]);
-int vg_task_token_check(const uint8_t key[static 32], const char *token, uint64_t *ret_task);
+/* "vgk_<task>_<mac>": whoever holds it speaks for the owner of that task while it lives. The mac
+   covers whom the task runs as (may be NULL), so that a node cannot tell us of the same task with
+   another owner. */
+int vg_task_token_make(const uint8_t key[static 32], uint64_t task, const Vg__Pb__Identity *who,
+                       char out[static VG_TASK_TOKEN_MAX]);
+/* The task that a token names; proves nothing. */
+int vg_task_token_parse(const char *token, uint64_t *ret_task);
+/* 0, -EINVAL, -EACCES: not made by us for this task and owner. */
+int vg_task_token_check(const uint8_t key[static 32], const char *token, uint64_t task,
+                        const Vg__Pb__Identity *who);

@@ -279,6 +279,9 @@ void vg_job_lost(struct vg_job *j, bool ran, const char *why) {
         snprintf(text, sizeof text, "%s while the task ran there: run it again when that is safe",
                  why);
         vg_job_end(j, vg_reason_exit(VG_LOST), VG_LOST, text);
+    } else if (j->hearsay) {
+        snprintf(text, sizeof text, "%s, and only that node knew the task: run it again", why);
+        vg_job_end(j, vg_reason_exit(VG_LOST), VG_LOST, text);
     } else if (j->lost > VG_LOST_MAX) {
         snprintf(text, sizeof text, "gave up after %u lost attempts, the last because %s", j->lost,
                  why);

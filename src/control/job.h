@@ -29,6 +29,7 @@ struct vg_job {
     bool accepting;             /* durable: the store has not said yes yet */
     bool held;                  /* not given to the scheduler: waits until nodes have reported */
     bool loaded;                /* from an earlier life */
+    bool hearsay;               /* known by the word of another machine alone: runs only there */
     bool ending;                /* ended; the store is writing that */
     bool timed_out;             /* --time ended it */
     bool ack_exit;              /* the agent waits for our word that the end is stored */

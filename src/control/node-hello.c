@@ -155,9 +155,16 @@ static uint64_t gpu_set(const Vg__Pb__Start *s) {
     return set;
 }
 
-/* A task we have no memory of: its first write was lost with us, but the node has its Start. */
-static struct vg_job *relearn(struct vg_control *c, Vg__Pb__Start *s) {
-    if (!s || !s->spec || !s->who || !s->who->user || !s->task_id)
+/* A task we have no memory of: its first write was lost with us, but the node has its Start. Of a
+   node elsewhere only what our own token vouches for is believed (task and owner); the rest is
+   hearsay, so that a broken-in node cannot make others run what it likes. */
+static struct vg_job *relearn(struct vg_nodelink *a, uint64_t task, Vg__Pb__Start *s) {
+    struct vg_control *c = a->ctl;
+    bool trusted = a->peer->unix_socket;
+    if (!s || !s->spec || !s->who || !s->who->user || !task || s->task_id != task)
+        return NULL;
+    if (!trusted &&
+        (!s->task_token || vg_task_token_check(c->ca.task_key, s->task_token, task, s->who) < 0))
         return NULL;
     struct vg_task *t = vg_task_new(s->task_id, s->who->user, s->who->team ? s->who->team : "",
                                     s->spec, false, s->created_usec);
@@ -168,8 +175,12 @@ static struct vg_job *relearn(struct vg_control *c, Vg__Pb__Start *s) {
     t->grant = vg_res_from_pb(s->grant);
     t->retries_left = t->spec->retries;
     struct vg_job *j = vg_job_new(c, t);
-    if (!j)
+    if (!j) {
         vg_task_free(t);
+        return NULL;
+    }
+    j->loaded = true;
+    j->hearsay = !trusted;
     return j;
 }
 
@@ -197,10 +208,11 @@ static void take_report(struct vg_nodelink *a, Vg__Pb__TaskReport *r) {
             fence(a, r);
             return;
         }
-        j = relearn(c, r->start);
+        j = relearn(a, r->task_id, r->start);
     }
-    if (j && j->task->state == VG_TASK_QUEUED && r->attempt > j->task->attempt.number &&
-        r->attempt < 1000000)
+    /* Only of an earlier life can a node know more than we do. */
+    if (j && (j->loaded || j->held) && j->task->state == VG_TASK_QUEUED &&
+        r->attempt > j->task->attempt.number && r->attempt < 1000000)
         vg_place_adopt(j, node, r->attempt, gpu_set(r->start));
     if (!j || !vg_task_is_current(j->task, r->attempt, node)) {
         fence(a, r);

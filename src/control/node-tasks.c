@@ -56,7 +56,8 @@ static bool try_again(const struct vg_job *j, const Vg__Pb__TaskExited *x) {
 }
 
 static bool retry_wanted(struct vg_job *j, const Vg__Pb__TaskExited *x) {
-    if (x->status == 0 || x->reason || j->task->cancel || j->timed_out || !j->task->retries_left)
+    if (x->status == 0 || x->reason || j->task->cancel || j->timed_out || j->hearsay ||
+        !j->task->retries_left)
         return false;
     j->task->retries_left--;
     return true;
@@ -177,7 +178,8 @@ void vg_agent_on_log(struct vg_call *call) {
 
 void vg_agent_on_session_ended(struct vg_call *call) {
     const char *key = call->env->session_ended->key;
-    if (key)
+    const struct vg_session *s = key ? vg_map_get(&call->ctl->sessions, key) : NULL;
+    if (s && s->node == call->peer->agent->node->id) /* others' sessions are none of its business */
         vg_sessions_forget(call->ctl, key);
 }
 

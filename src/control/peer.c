@@ -155,6 +155,13 @@ static void on_hello(struct vg_peer *p, uint32_t req, const Vg__Pb__Hello *h) {
     vg_peer_send(p, req, false, &env);
 }
 
+/* What a client inside a task may not do, whoever its owner is: its code may be a stranger's, and
+   its node may be kept worse than the control plane. */
+static bool needs_a_person(const struct route *r, int body_case) {
+    return (r->act && r->act != VG_ACT_RUN) || body_case == B(TOKEN_CREATE) ||
+           body_case == B(TOKEN_LIST) || body_case == B(TOKEN_REVOKE);
+}
+
 /* Whether the peer may make this call; fills in the principal. */
 static bool admit(struct vg_peer *p, const struct route *r, struct vg_call *call) {
     struct vg_err err = VG_ERR_INIT;
@@ -178,6 +185,11 @@ static bool admit(struct vg_peer *p, const struct route *r, struct vg_call *call
         if (p->kind == VG_PEER_AGENT)
             vg_err_set(&err, VG_FORBIDDEN, "a node's agent may not send this");
         vg_peer_fail(p, call->req, &err);
+        return false;
+    }
+    if (p->who.parent && needs_a_person(r, call->env->body_case)) {
+        vg_peer_error(p, call->req, VG_FORBIDDEN,
+                      "a program inside a task may not do this: run it outside");
         return false;
     }
     if (r->act && !vg_user_may(call->user, r->act)) {

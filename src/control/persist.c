@@ -75,6 +75,9 @@ static void on_behind(uv_timer_t *t) {
 
 void vg_persist_later(struct vg_job *j) {
     struct vg_control *c = j->ctl;
+    /* Hearsay is not turned into knowledge: after a restart its node tells it again. */
+    if (j->hearsay && !vg_task_is_ended(j->task))
+        return;
     if (vg_list_empty(&j->dirty))
         vg_list_push_back(&c->dirty, &j->dirty);
     if (!c->write_armed && !c->stopping) {

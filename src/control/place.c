@@ -93,7 +93,7 @@ static void send_start(struct vg_job *j, struct vg_nodelink *a) {
 
     make_ticket(j, a, &m);
     vg_chan_join(&j->chan, a, c->loop, &io); /* a channel that is gone: the client comes again */
-    vg_task_token_make(c->ca.task_key, t->id, token);
+    bool has_token = vg_task_token_make(c->ca.task_key, t->id, t->who, token) == 0;
     m.has_task_id = m.has_attempt = m.has_stream = m.has_fd_mask = m.has_created_usec = 1;
     m.task_id = t->id;
     m.attempt = t->attempt.number;
@@ -106,7 +106,7 @@ static void send_start(struct vg_job *j, struct vg_nodelink *a) {
     m.stream = io.stream;
     m.fd_mask = io.fd_mask;
     m.session_key = j->session ? j->session->key : NULL;
-    m.task_token = token;
+    m.task_token = has_token ? token : NULL;
     m.created_usec = t->created_usec;
     m.n_shared_path = shared_paths(pool, paths, VG_COUNT(paths));
     m.shared_path = paths;

@@ -7,6 +7,7 @@
 #include "base/util.h"
 #include "control/job.h"
 #include "control/keys.h"
+#include "control/nodes.h"
 #include "control/peer.h"
 #include "control/users.h"
 
@@ -167,9 +168,10 @@ static int settle_nested(struct vg_control *c, struct vg_peer *p, const char *to
                          struct vg_err *err) {
     uint64_t task = 0;
     struct vg_job *j = NULL;
-    if (vg_task_token_check(c->ca.task_key, token, &task) == 0)
+    if (vg_task_token_parse(token, &task) == 0)
         j = vg_job_get(c, task);
-    if (!j || !p->nested_node || j->task->attempt.node != p->nested_node)
+    if (!j || !p->nested_node || j->task->attempt.node != p->nested_node ||
+        vg_task_token_check(c->ca.task_key, token, task, j->task->who) < 0)
         return vg_err_set(err, VG_UNAUTHENTICATED,
                           "the task's token is valid only inside its task while that runs");
     const Vg__Pb__Identity *id = j->task->who;
@@ -178,7 +180,8 @@ static int settle_nested(struct vg_control *c, struct vg_peer *p, const char *to
     set_user(&p->who, j->task->user);
     if (!id)
         return 0;
-    p->who.local = id->local;
+    const struct vg_nodelink *node = vg_nodelink_get(c, p->nested_node);
+    p->who.local = id->local && node && node->local; /* of this machine, not of another's word */
     p->who.uid = id->uid;
     p->who.gid = id->gid;
     if (id->n_groups)

@@ -64,19 +64,29 @@ Test(who, listed_groups_and_users_let_in) {
 Test(who, a_task_token_names_its_task_and_nothing_else_passes) {
     uint8_t key[32] = {1, 2, 3}, other[32] = {1, 2, 4};
     char token[VG_TASK_TOKEN_MAX];
-    uint64_t task = 0;
-    vg_task_token_make(key, 0x0123456789abcdefULL, token);
-    cr_assert_eq(vg_task_token_check(key, token, &task), 0);
-    cr_assert_eq(task, 0x0123456789abcdefULL);
-    cr_assert_lt(vg_task_token_check(other, token, &task), 0);
+    const uint64_t task = 0x0123456789abcdefULL;
+    uint64_t named = 0;
+    Vg__Pb__Identity who = VG__PB__IDENTITY__INIT, root = VG__PB__IDENTITY__INIT;
+    who.user = "eve";
+    who.has_uid = root.has_uid = 1;
+    who.uid = 1001;
+    root.user = "root";
+    cr_assert_eq(vg_task_token_make(key, task, &who, token), 0);
+    cr_assert_eq(vg_task_token_check(key, token, task, &who), 0);
+    cr_assert_eq(vg_task_token_parse(token, &named), 0);
+    cr_assert_eq(named, task);
+    cr_assert_lt(vg_task_token_check(other, token, task, &who), 0);
+    cr_assert_lt(vg_task_token_check(key, token, task + 1, &who), 0);
+    cr_assert_lt(vg_task_token_check(key, token, task, &root), 0, "another owner");
+    cr_assert_lt(vg_task_token_check(key, token, task, NULL), 0);
     size_t n = strlen(token);
     for (size_t i = 0; i < n; i++) {
         char bad[VG_TASK_TOKEN_MAX];
         memcpy(bad, token, n + 1);
         bad[i] = bad[i] == '0' ? '1' : '0';
-        cr_assert_lt(vg_task_token_check(key, bad, &task), 0, "byte %zu", i);
+        cr_assert_lt(vg_task_token_check(key, bad, task, &who), 0, "byte %zu", i);
         memcpy(bad, token, n + 1);
         bad[i] = '\0';
-        cr_assert_lt(vg_task_token_check(key, bad, &task), 0, "cut at %zu", i);
+        cr_assert_lt(vg_task_token_check(key, bad, task, &who), 0, "cut at %zu", i);
     }
 }

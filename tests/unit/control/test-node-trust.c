@@ -1,0 +1,149 @@
+/* What a machine that has joined, and was then broken into, can do to the rest: nothing. */
+#include "base/util.h"
+#include "control/job.h"
+#include "model/session.h"
+#include "world.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define T1 0x1111000000000001ULL
+
+static struct world w;
+static struct side local, node, root;
+static char *cert, *key;
+static char node_id[VG_ID_LEN + 1];
+
+static void join(void) {
+    struct vg_err err = VG_ERR_INIT;
+    Vg__Pb__InviteReq q = VG__PB__INVITE_REQ__INIT;
+    ENV(invite, NODE_INVITE, node_invite, &q);
+    side_open(&w, &root);
+    side_send(&root, &invite, NULL, 0);
+    struct msg m = side_expect(&w, &root, BODY(TOKEN_NEW));
+    uint8_t *csr = NULL;
+    size_t len = 0;
+    cr_assert_eq(vg_key_create(&key, &err), 0);
+    cr_assert_eq(vg_csr_create(key, "anything", &csr, &len, &err), 0);
+    Vg__Pb__JoinReq j = VG__PB__JOIN_REQ__INIT;
+    j.token = m.env->token_new->token;
+    j.has_csr_der = 1;
+    j.csr_der = (ProtobufCBinaryData){.data = csr, .len = len};
+    ENV(env, JOIN, join, &j);
+    side_open_tls(&w, &node, NULL, NULL);
+    side_send(&node, &env, NULL, 0);
+    msg_done(&m);
+    free(csr);
+    m = side_expect(&w, &node, BODY(JOIN_OK));
+    memcpy(node_id, m.env->join_ok->node_id, sizeof node_id);
+    cert = strndup((char *)m.env->join_ok->cert_pem.data, m.env->join_ok->cert_pem.len);
+    msg_done(&m);
+    side_close(&w, &node);
+}
+
+static void setup(void) {
+    world_up(&w, NULL);
+    memset(&local, 0, sizeof local);
+    join();
+}
+
+static void teardown(void) {
+    side_close(&w, &local);
+    side_close(&w, &node);
+    side_close(&w, &root);
+    free(cert);
+    free(key);
+    world_down(&w);
+}
+
+TestSuite(node_trust, .init = setup, .fini = teardown);
+
+/* The joined node says hello and reports a running task of root, as it likes to tell it. */
+static void report(uint64_t task, char *token, uint32_t retries) {
+    Vg__Pb__Identity who = VG__PB__IDENTITY__INIT;
+    Vg__Pb__TaskSpec spec = VG__PB__TASK_SPEC__INIT;
+    Vg__Pb__Start start = VG__PB__START__INIT;
+    Vg__Pb__TaskReport r = VG__PB__TASK_REPORT__INIT, *list[1] = {&r};
+    Vg__Pb__AgentHello h = VG__PB__AGENT_HELLO__INIT;
+    Vg__Pb__Resources total = VG__PB__RESOURCES__INIT;
+    ProtobufCBinaryData argv[1] = {{.data = (uint8_t *)"evil", .len = 4}};
+    char made[VG_TASK_TOKEN_MAX];
+    who.user = "root";
+    who.has_uid = who.has_local = who.local = 1;
+    if (!token) {
+        cr_assert_eq(vg_task_token_make(w.c.ca.task_key, task, &who, made), 0);
+        token = made;
+    }
+    spec.argv = argv;
+    spec.n_argv = 1;
+    spec.pool = "default";
+    spec.has_detached = spec.detached = spec.has_retries = 1;
+    spec.retries = retries;
+    start.has_task_id = 1;
+    start.task_id = task;
+    start.spec = &spec;
+    start.who = &who;
+    start.task_token = token;
+    r.has_task_id = r.has_attempt = r.has_state = 1;
+    r.task_id = task;
+    r.attempt = 1;
+    r.state = VG__PB__TASK_REPORT__STATE__RUNNING;
+    r.start = &start;
+    total.has_cpu_milli = 1;
+    total.cpu_milli = 1000;
+    h.node_id = node_id;
+    h.name = "far";
+    h.total = &total;
+    h.task = list;
+    h.n_task = 1;
+    ENV(env, AGENT_HELLO, agent_hello, &h);
+    side_open_tls(&w, &node, cert, key);
+    side_send(&node, &env, NULL, 0);
+    struct msg m = side_expect(&w, &node, BODY(AGENT_HELLO_OK));
+    msg_done(&m);
+    side_sync(&w, &node);
+}
+
+Test(node_trust, a_made_up_task_is_killed_not_believed) {
+    report(T1, "vgk_1111000000000001_00000000000000000000000000000000", 0);
+    struct msg m = side_expect(&w, &node, BODY(KILL));
+    cr_assert_eq(m.env->kill->task_id, T1);
+    msg_done(&m);
+    cr_assert_eq(vg_map_len(&w.c.jobs), 0);
+}
+
+Test(node_trust, the_token_of_one_owner_does_not_make_a_task_of_another) {
+    char token[VG_TASK_TOKEN_MAX];
+    Vg__Pb__Identity eve = VG__PB__IDENTITY__INIT;
+    eve.user = "eve";
+    cr_assert_eq(vg_task_token_make(w.c.ca.task_key, T1, &eve, token), 0);
+    report(T1, token, 0);
+    cr_assert_null(vg_job_get(&w.c, T1));
+}
+
+Test(node_trust, what_only_a_far_node_knows_is_never_started_elsewhere) {
+    play_agent(&w, &local, "here", 0, NULL, 0);
+    report(T1, NULL, 3);
+    cr_assert(vg_job_get(&w.c, T1), "a task that we did give to it is believed");
+    play_exited(&node, T1, 1, 1);
+    struct msg m = side_expect(&w, &node, BODY(EXIT_ACK));
+    msg_done(&m);
+    side_sync(&w, &local);
+    cr_assert_not(side_has(&local, BODY(START)), "its retries were started on another node");
+}
+
+static void batch(Vg__Pb__RunReq *r) {
+    r->spec->interactive = 0;
+    r->spec->has_detached = r->spec->detached = 1;
+}
+
+Test(node_trust, a_waiting_task_of_this_life_cannot_be_claimed) {
+    play_run(&root, T1, batch);
+    side_sync(&w, &root);
+    report(T1, NULL, 0);
+    struct vg_job *j = vg_job_get(&w.c, T1);
+    cr_assert(j);
+    cr_assert_eq(memcmp(j->task->spec->argv[0].data, "true", 4), 0);
+    struct msg m = side_expect(&w, &node, BODY(KILL));
+    msg_done(&m);
+}
