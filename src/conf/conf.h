@@ -66,6 +66,7 @@ struct vg_conf {
     } limits;
     uint64_t lease_usec;       /* how long a node may run tasks without hearing from us */
     uint64_t heartbeat_usec;   /* how often it reports; at most a third of the lease */
+    uint64_t node_cert_usec;   /* how long a node's certificate lives; renewed at two thirds */
     char *default_pool;        /* owned */
     struct vg_pool_conf *pool; /* owned */
     size_t n_pools, pools_cap;

@@ -144,14 +144,15 @@ static void send_joined(struct joining *j, struct vg_peer *p, const char *cert) 
 
 /* The token is spent: the node exists from now on, even if its answer is lost on the way. */
 static int admit(struct joining *j, char **ret_cert, struct vg_err *err) {
-    int r = vg_authority_sign_node(&j->ctl->ca, j->node, j->csr, j->csr_len, ret_cert, err);
+    int r = vg_authority_sign_node(&j->ctl->ca, j->node, j->csr, j->csr_len,
+                                   j->ctl->conf.node_cert_usec, ret_cert, err);
     struct vg_nodelink *a = r < 0 ? NULL : vg_nodelink_new(j->ctl, j->node, j->name);
     if (r >= 0 && !a)
         r = vg_err_sys(err, ENOMEM, "cannot take the node in");
     if (r < 0)
         return r;
     a->node->joined_usec = vg_wall_usec();
-    a->node->cert_expires_usec = a->node->joined_usec + VG_CERT_NODE_USEC;
+    a->node->cert_expires_usec = a->node->joined_usec + j->ctl->conf.node_cert_usec;
     vg_persist_set_labels(a, j->labels);
     vg_nodelink_update(a);
     vg_persist_node(a, VG_STORE_DURABLE);
@@ -220,13 +221,13 @@ void vg_api_cert_renew(struct vg_call *call) {
     vg_auto_free char *cert = NULL;
     int r = m->has_csr_der && m->csr_der.len <= CSR_MAX
                 ? vg_authority_sign_node(&c->ca, a->node->id, m->csr_der.data, m->csr_der.len,
-                                         &cert, &err)
+                                         c->conf.node_cert_usec, &cert, &err)
                 : vg_err_set(&err, VG_INVALID, "the node sent no certificate request");
     if (r < 0) {
         vg_peer_fail(call->peer, call->req, &err);
         return;
     }
-    a->node->cert_expires_usec = vg_wall_usec() + VG_CERT_NODE_USEC;
+    a->node->cert_expires_usec = vg_wall_usec() + c->conf.node_cert_usec;
     vg_persist_node(a, VG_STORE_LAZY);
     VG_ENVELOPE(env);
     Vg__Pb__CertOk ok = VG__PB__CERT_OK__INIT;

@@ -142,11 +142,11 @@ void vg_authority_close(struct vg_authority *a) {
 }
 
 int vg_authority_sign_node(const struct vg_authority *a, uint64_t node, const uint8_t *csr,
-                           size_t len, char **ret_pem, struct vg_err *err) {
+                           size_t len, uint64_t life_usec, char **ret_pem, struct vg_err *err) {
     char id[VG_ID_LEN + 1], cn[VG_ID_LEN + 8];
     vg_id_format(node, id);
     snprintf(cn, sizeof cn, "node:%s", id);
-    return vg_ca_sign(a->ca_pem, a->ca_key_pem, csr, len, cn, VG_CERT_NODE_USEC, ret_pem, err);
+    return vg_ca_sign(a->ca_pem, a->ca_key_pem, csr, len, cn, life_usec, ret_pem, err);
 }
 
 static int mac_hex(const uint8_t key[static 32], uint64_t task, const Vg__Pb__Identity *who,

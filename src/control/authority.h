@@ -8,7 +8,6 @@
 
 #include <stdint.h>
 
-#define VG_CERT_NODE_USEC (24 * 3600 * 1000000ULL)
 #define VG_CERT_SERVER_USEC (90 * 24 * 3600 * 1000000ULL)
 #define VG_TASK_TOKEN_MAX 64
 
@@ -27,9 +26,9 @@ void vg_authority_close(struct vg_authority *a);
 /* Makes a new server certificate when two thirds of its life are over. 1: made, 0: not needed. */
 int vg_authority_renew(struct vg_authority *a, const struct vg_home *home, uint64_t wall_usec,
                        struct vg_err *err);
-/* A node's certificate: CN node:<id>. Caller frees. */
+/* A node's certificate: CN node:<id>, good for `life_usec`. Caller frees. */
 int vg_authority_sign_node(const struct vg_authority *a, uint64_t node, const uint8_t *csr,
-                           size_t len, char **ret_pem, struct vg_err *err);
+                           size_t len, uint64_t life_usec, char **ret_pem, struct vg_err *err);
 
 /* "vgk_<task>_<mac>": whoever holds it speaks for the owner of that task while it lives. The mac
    covers whom the task runs as (may be NULL), so that a node cannot tell us of the same task with
