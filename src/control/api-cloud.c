@@ -9,6 +9,7 @@
 #include "control/persist.h"
 #include "control/place.h"
 #include "control/sessions.h"
+#include "control/users.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -187,7 +188,7 @@ void vg_api_session_list(struct vg_call *call) {
     vg_map_for_each (s, &c->sessions) {
         const struct vg_session *x = s->value;
         const struct vg_user *owner = vg_tenants_user(&c->tenants, x->user);
-        if (!vg_user_may_see(call->user, x->user, owner ? owner->team->name : ""))
+        if (!vg_users_may_see(call->user, x->user, owner ? owner->team->name : ""))
             continue;
         Vg__Pb__SessionInfo *m = &info[n];
         vg__pb__session_info__init(m);

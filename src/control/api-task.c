@@ -7,6 +7,7 @@
 #include "control/api.h"
 #include "control/nodes.h"
 #include "control/persist.h"
+#include "control/users.h"
 #include "model/task-row.h"
 
 #include <signal.h>
@@ -54,7 +55,7 @@ static int find_in_memory(struct vg_control *c, const struct vg_user *u, const c
         const struct vg_task *t = ((struct vg_job *)s->value)->task;
         char id[VG_ID_LEN + 1];
         vg_id_format(t->id, id);
-        if (!vg_user_may_see(u, t->user, t->team))
+        if (!vg_users_may_see(u, t->user, t->team))
             continue;
         if (by_name ? strcmp(vg_task_name(t), ref) != 0 : strncmp(id, ref, len) != 0)
             continue;
@@ -112,7 +113,7 @@ int vg_find_task(struct vg_control *c, const struct vg_user *u, const char *ref,
         r = load(c, id, ret);
     if (r < 0 && r != -ENOENT)
         return vg_err_sys(err, r, "cannot look for task '%.64s'", ref);
-    if (r < 0 || !vg_user_may_see(u, vg_found_task(ret)->user, vg_found_task(ret)->team)) {
+    if (r < 0 || !vg_users_may_see(u, vg_found_task(ret)->user, vg_found_task(ret)->team)) {
         vg_found_done(ret);
         return not_found(ref, err);
     }
@@ -201,7 +202,7 @@ static bool id_wanted(const Vg__Pb__TaskQuery *q, const struct vg_task *t) {
 }
 
 static bool wanted(const Vg__Pb__TaskQuery *q, const struct vg_user *u, const struct vg_task *t) {
-    if (!vg_user_may_see(u, t->user, t->team))
+    if (!vg_users_may_see(u, t->user, t->team))
         return false;
     if (!q->all_users && strcmp(t->user, u->name) != 0)
         return false;

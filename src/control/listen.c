@@ -24,12 +24,27 @@ static int listen_unix(struct vg_control *c, const char *path, int slot, struct 
     return r < 0 ? vg_err_sys(err, r, "cannot listen on %s", path) : 0;
 }
 
-/* The machine's own cloud also has a well-known place, so that other users find it. */
+/* Whether every folder above `path` lets everybody pass. */
+static bool reachable(const char *path) {
+    vg_auto_free char *p = vg_strdup(path);
+    for (char *slash = p; slash && (slash = strrchr(p, '/'));) {
+        struct stat st;
+        *slash = '\0';
+        if (stat(*p ? p : "/", &st) < 0 || !(st.st_mode & S_IXOTH))
+            return false;
+        if (!*p)
+            return true;
+    }
+    return false;
+}
+
+/* The machine's own cloud also has a well-known place, so that other users find it: root's, when
+   its home lies below a folder that they cannot enter. */
 static bool is_system_cloud(const struct vg_control *c) {
     const char *env = getenv("VIRGA_SYSTEM");
-    if (env && strcmp(env, "1") == 0)
-        return true;
-    return geteuid() == 0 && strcmp(c->home.dir, "/root/.virga") == 0;
+    if (env && *env)
+        return strcmp(env, "1") == 0;
+    return geteuid() == 0 && !reachable(c->home.dir);
 }
 
 static void listen_system(struct vg_control *c) {
@@ -37,7 +52,9 @@ static void listen_system(struct vg_control *c) {
     int other = vg_unix_connect(SYSTEM_SOCK, SOCK_STREAM);
     if (other >= 0) {
         close(other);
-        vg_warn("another cloud listens on %s: other users reach that one", SYSTEM_SOCK);
+        vg_warn("another cloud listens on %s, and %s lies where other users cannot reach it: move "
+                "VIRGA_HOME to a folder that they can enter",
+                SYSTEM_SOCK, c->home.dir);
         return;
     }
     if (vg_mkdir_p(SYSTEM_DIR, 0755) < 0 || listen_unix(c, SYSTEM_SOCK, 1, &err) < 0)

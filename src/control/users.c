@@ -70,3 +70,7 @@ int vg_users_for_account(struct vg_control *c, const struct vg_account *a, bool 
     *ret = u;
     return 0;
 }
+
+bool vg_users_may_see(const struct vg_user *u, const char *owner, const char *team) {
+    return vg_user_may_see(u, owner, strcmp(team, VG_TEAM_DEFAULT) == 0 ? "" : team);
+}

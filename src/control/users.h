@@ -12,5 +12,8 @@ int vg_users_for_account(struct vg_control *c, const struct vg_account *a, bool 
                          struct vg_user **ret, struct vg_err *err);
 /* The default team exists after this. */
 int vg_users_ensure_team(struct vg_control *c, struct vg_err *err);
+/* Whether somebody may look at what belongs to `owner` of `team`. The default team is where people
+   are whom nobody has put into a team: they have nothing in common, so it shows nothing. */
+bool vg_users_may_see(const struct vg_user *u, const char *owner, const char *team);
 /* Hands a record to the store. */
 int vg_users_store(struct vg_control *c, const struct vg_user *u, vg_store_cb *cb, void *arg);
