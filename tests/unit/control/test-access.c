@@ -278,3 +278,82 @@ Test(access, users_and_tokens_survive_a_restart) {
     cr_assert_str_eq(m.env->hello_ok->user, "bob");
     msg_done(&m);
 }
+
+/* Every request of the protocol, and who may make it. The table must name them all. */
+static const struct {
+    int body_case;
+    enum { ANYBODY, RUNNER, LEAD, ADMIN, AGENT, NODE } who;
+} requests[] = {
+    {BODY(RUN), RUNNER},           {BODY(ATTACH), ANYBODY},       {BODY(TASK_LIST), ANYBODY},
+    {BODY(TASK_GET), ANYBODY},     {BODY(TASK_WAIT), ANYBODY},    {BODY(TASK_WATCH), ANYBODY},
+    {BODY(TASK_SIGNAL), ANYBODY},  {BODY(TASK_LOGS), ANYBODY},    {BODY(FORWARD), RUNNER},
+    {BODY(POOL_LIST), ANYBODY},    {BODY(NODE_LIST), ANYBODY},    {BODY(NODE_SET), ADMIN},
+    {BODY(STATUS), ANYBODY},       {BODY(USER_ADD), LEAD},        {BODY(USER_LIST), ANYBODY},
+    {BODY(USER_REMOVE), ADMIN},    {BODY(TOKEN_CREATE), ANYBODY}, {BODY(TOKEN_LIST), ANYBODY},
+    {BODY(TOKEN_REVOKE), ANYBODY}, {BODY(NODE_INVITE), ADMIN},    {BODY(SESSION_LIST), ANYBODY},
+    {BODY(SESSION_END), RUNNER},   {BODY(SHUTDOWN), ADMIN},       {BODY(TEAM_ADD), ADMIN},
+    {BODY(TEAM_LIST), ANYBODY},    {BODY(AGENT_HELLO), NODE},     {BODY(HEARTBEAT), AGENT},
+    {BODY(TASK_STARTED), AGENT},   {BODY(TASK_EXITED), AGENT},    {BODY(LOG_APPEND), AGENT},
+    {BODY(CERT_RENEW), AGENT},     {BODY(SESSION_ENDED), AGENT},  {BODY(NESTED), AGENT},
+};
+
+/* Sends an empty message of that kind (its number and a length of 0) and says what came back. */
+static enum vg_reason try(struct world *world, const char *token, int body_case) {
+    uint8_t raw[8] = {0x08, 1};
+    size_t n = 2;
+    uint32_t tag = (uint32_t)body_case << 3 | 2;
+    for (; tag > 127; tag >>= 7)
+        raw[n++] = (uint8_t)(tag | 128);
+    raw[n++] = (uint8_t)tag;
+    raw[n++] = 0;
+    Vg__Pb__Envelope *env = vg__pb__envelope__unpack(NULL, n, raw);
+    cr_assert(env && (int)env->body_case == body_case);
+    side_open_tls(world, &other, NULL, NULL);
+    side_hello(&other, token);
+    struct msg m = side_expect(world, &other, BODY(HELLO_OK));
+    msg_done(&m);
+    uint32_t req = side_send(&other, env, NULL, 0);
+    vg__pb__envelope__free_unpacked(env, NULL);
+    Vg__Pb__Ping ping = VG__PB__PING__INIT;
+    ENV(p, PING, ping, &ping);
+    side_send(&other, &p, NULL, 0);
+    while (other.conn && !side_has(&other, BODY(PONG)))
+        uv_run(&world->loop, UV_RUN_ONCE);
+    enum vg_reason reason = VG_OK;
+    for (size_t i = 0; i < other.n; i++)
+        if (other.inbox[i].env->req == req && other.inbox[i].env->body_case == BODY(ERROR))
+            reason = vg_reason_from_wire(other.inbox[i].env->error->reason);
+    side_close(world, &other);
+    return reason;
+}
+
+Test(access, each_role_is_refused_what_is_not_its_own) {
+    static const struct {
+        char *role;
+        bool may[6];
+    } roles[] = {{"viewer", {[ANYBODY] = true}},
+                 {"member", {[ANYBODY] = true, [RUNNER] = true}},
+                 {"lead", {[ANYBODY] = true, [RUNNER] = true, [LEAD] = true}}};
+    for (size_t k = 0; k < VG_COUNT(roles); k++) {
+        char token[128];
+        add_user(roles[k].role, roles[k].role);
+        make_token(roles[k].role, token);
+        for (size_t i = 0; i < VG_COUNT(requests); i++) {
+            bool refused = try(&w, token, requests[i].body_case) == VG_FORBIDDEN;
+            cr_expect_eq(refused, !roles[k].may[requests[i].who], "request %d by a %s",
+                         requests[i].body_case, roles[k].role);
+        }
+    }
+}
+
+Test(access, the_table_names_every_request) {
+    const ProtobufCMessageDescriptor *d = &vg__pb__envelope__descriptor;
+    for (unsigned i = 0; i < d->n_fields; i++) {
+        unsigned id = d->fields[i].id;
+        bool request = (id >= 20 && id < 60) || (id >= 80 && id < 100);
+        bool named = id == BODY(JOIN); /* its token is the right; it has a test of its own */
+        for (size_t k = 0; k < VG_COUNT(requests); k++)
+            named |= requests[k].body_case == (int)id;
+        cr_expect(!request || named, "%s", d->fields[i].name);
+    }
+}
