@@ -246,7 +246,7 @@ void vg_job_end(struct vg_job *j, int32_t status, enum vg_reason reason, const c
 
 void vg_job_requeue(struct vg_job *j, const char *why) {
     struct vg_err err = VG_ERR_INIT;
-    vg_auto_free char *text = vg_strdup(why);
+    vg_auto_free char *text = why ? vg_fmt("%.511s", why) : NULL; /* may be a node's own words */
     vg_place_release(j);
     vg_timer_stop(&j->limit);
     vg_logfile_free(j->log);

@@ -69,8 +69,11 @@ static struct vg_nodelink *node_for(struct vg_control *c, const Vg__Pb__AgentHel
 
 /* ------------------------------------------------------------------ what it has */
 
+/* Nobody needs more of a node's own words about itself. */
+#define WORDS_MAX 255
+
 static void replace(char **field, const char *text) {
-    char *copy = vg_strdup(text);
+    char *copy = text ? vg_fmt("%.*s", WORDS_MAX, text) : NULL;
     if (text && !copy)
         return;
     free(*field);
