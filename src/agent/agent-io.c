@@ -50,9 +50,10 @@ void vg_io_on_attach(struct vg_agent *a, const Vg__Pb__TaskAttach *x, uint32_t r
         register_ticket(a, x, req);
         return;
     }
-    bool local = (x->fd_mask & 1) && n_fds > 0;
-    int fd = local ? vg_take_fd(fds[0]) : s ? vg_io_channel(a, s) : -EPROTO;
-    if (local)
+    bool given = (x->fd_mask & 1) && n_fds > 0;
+    bool local = given && !(x->fd_mask & 8); /* 8: the control plane relays a client elsewhere */
+    int fd = given ? vg_take_fd(fds[0]) : s ? vg_io_channel(a, s) : -EPROTO;
+    if (given)
         vg_stream_free(s, VG_OK);
     int r = fd < 0 ? fd : vg_tasks_attach(t, fd, (x->observe ? 1u : 0) | (local ? 2u : 0));
     vg_link_reply(a, req, r < 0 ? VG_UNAVAILABLE : VG_OK, "the task's keeper cannot be reached");

@@ -64,7 +64,7 @@ struct run {
     bool raw;
     struct termios saved;
     bool read_stdin; /* input goes over the channel */
-    bool stdin_eof, eof_sent;
+    bool stdin_eof, eof_sent, wide_stdin;
     struct vg_buf in; /* input not acknowledged */
     uint64_t in_acked;
 

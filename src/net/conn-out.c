@@ -214,8 +214,11 @@ static ssize_t direct_tls(struct vg_conn *c, uint8_t header[VG_WIRE_HEADER], con
     size_t done = tls_write(c, first, VG_WIRE_HEADER + k);
     if (done == VG_WIRE_HEADER + k && k < n)
         done += tls_write(c, data + k, n - k);
-    if (!c->write_broken)
+    /* Frames that come in a row leave in one system call. */
+    if (!c->write_broken && c->cipher_out.tail - c->cipher_out.head >= CONN_IO / 2)
         tls_flush(c);
+    else
+        conn_wake(c);
     return (ssize_t)done;
 }
 
