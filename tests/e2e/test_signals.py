@@ -57,7 +57,9 @@ def test_killing_vrun_ends_the_task(cloud):
 
 def test_stop_and_continue(cloud):
     """SIGTSTP stops vrun and the command; SIGCONT lets both go on where they were."""
-    p = cloud.popen(["vrun", "sh", "-c", "echo ready; read -r x; echo got $x"], stdin=subprocess.PIPE)
+    # A group of its own: the kernel stops no group that is cut off from its session's others.
+    p = cloud.popen(["vrun", "sh", "-c", "echo ready; read -r x; echo got $x"], stdin=subprocess.PIPE,
+                    preexec_fn=os.setpgrp)
     assert read_line(p) == b"ready"
     p.send_signal(signal.SIGTSTP)
     wait_for("vrun to stop", lambda: (status_field(p.pid, "State") or "").startswith("T"))
@@ -72,7 +74,8 @@ def test_stop_and_continue(cloud):
 
 def test_a_stopped_vrun_stops_the_command_too(cloud):
     ticks = cloud.work / "ticks"
-    p = cloud.popen(["vrun", "sh", "-c", f"echo ready; while :; do echo x >> {ticks}; sleep 0.02; done"])
+    p = cloud.popen(["vrun", "sh", "-c", f"echo ready; while :; do echo x >> {ticks}; sleep 0.02; done"],
+                    preexec_fn=os.setpgrp)
     assert read_line(p) == b"ready"
     wait_for("the first tick", ticks.exists)
     p.send_signal(signal.SIGTSTP)
