@@ -107,7 +107,7 @@ static int attach_on_node(struct vg_job *j, struct vg_chan *ch, bool observe, st
     m.has_task_id = m.has_stream = m.has_fd_mask = m.has_observe = 1;
     m.task_id = j->task->id;
     m.stream = io.stream;
-    m.fd_mask = io.fd_mask & VG_FD_CHANNEL;
+    m.fd_mask = io.fd_mask & (VG_FD_CHANNEL | VG_FD_RELAYED);
     m.observe = observe;
     for (size_t i = 1; i < io.n_fds; i++) /* only the channel goes along */
         vg_close(&io.fds[i]);
@@ -469,7 +469,7 @@ void vg_api_forward(struct vg_call *call) {
     if (r >= 0) {
         r = vg_chan_take(&ch, call->peer, m->stream, 0, NULL, 0);
         if (r >= 0)
-            r = vg_chan_join(&ch, a, call->ctl->loop, &io);
+            r = vg_chan_join_stream(&ch, a, call->ctl->loop, &io);
         if (r < 0)
             vg_err_set(&err, VG_LOST, "the stream for the port is gone");
     }

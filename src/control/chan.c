@@ -108,3 +108,11 @@ int vg_chan_join(struct vg_chan *ch, struct vg_nodelink *a, uv_loop_t *loop,
     vg_chan_close(ch);
     return r;
 }
+
+int vg_chan_join_stream(struct vg_chan *ch, struct vg_nodelink *a, uv_loop_t *loop,
+                        struct vg_chan_out *ret) {
+    *ret = (struct vg_chan_out){.fds = {-1, -1, -1}};
+    int r = vg_chan_is_open(ch) ? relay(ch, a, loop, ret) : -EPIPE;
+    vg_chan_close(ch);
+    return r;
+}

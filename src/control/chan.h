@@ -41,3 +41,6 @@ struct vg_chan_out {
  */
 int vg_chan_join(struct vg_chan *ch, struct vg_nodelink *a, uv_loop_t *loop,
                  struct vg_chan_out *ret);
+/* The same where the message has room for a stream only. */
+int vg_chan_join_stream(struct vg_chan *ch, struct vg_nodelink *a, uv_loop_t *loop,
+                        struct vg_chan_out *ret);
