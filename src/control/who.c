@@ -219,5 +219,5 @@ int vg_who_settle(struct vg_control *c, struct vg_peer *p, const char *token, st
         return settle_local(c, &p->who, err);
     return vg_err_set(err, VG_UNAUTHENTICATED,
                       "this cloud wants an API token: ask its administrator for one ('virga token "
-                      "create --user NAME') and set VIRGA_TOKEN");
+                      "create --user NAME') and log in with 'virga login'");
 }
