@@ -14,8 +14,9 @@
 #define PIECE (256u << 10)
 #define AHEAD (2u << 20) /* bytes that may wait in the connection */
 #define SLOW_USEC 20000
-#define LAST_WORDS_USEC (5 * VG_USEC) /* that a keeper has to show the rest after the task's end \
-                                       */
+#define LAST_WORDS_USEC                                                      \
+    (5 * VG_USEC) /* that a keeper has to show the rest after the task's end \
+                   */
 
 struct reader {
     struct vg_follow *follow;

@@ -27,7 +27,7 @@ static char home[PATH_MAX];
 static int listener, conn = -1;
 static pid_t agent;
 static struct vg_buf in;
-static size_t used; /* bytes of the frame that was looked at last */
+static size_t used;           /* bytes of the frame that was looked at last */
 static Vg__Pb__Envelope *got; /* the last message */
 
 /* ------------------------------------------------------------------ the control plane's side */
