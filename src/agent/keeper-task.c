@@ -25,7 +25,7 @@
 struct ktask *ktask_find(struct keeper *k, uint64_t id) {
     vg_list_for_each (it, &k->tasks) {
         struct ktask *t = vg_list_entry(it, struct ktask, link);
-        if (t->id == id)
+        if (t->id == id && !t->exit_acked) /* its next attempt may be here already */
             return t;
     }
     return NULL;

@@ -350,3 +350,23 @@ Test(chan, malformed_frames_end_the_channel_and_not_the_task) {
     }
     bench_close(&b);
 }
+
+/* A task that is tried again can come back to the keeper that holds its first attempt, in the same
+   turn of the loop as the acknowledgement of that one's end. */
+Test(task, the_next_attempt_may_come_with_the_acknowledgement_of_the_last) {
+    struct bench b;
+    struct bench_start s = {.id = 7, .detached = true};
+    bench_open(&b, 1 << 20, 1 << 20);
+    struct ktask *first = bench_start(&b, &s, -1);
+    cr_assert_not_null(first);
+    cr_assert_null(bench_start(&b, &s, -1) == first ? NULL : first, "one attempt was taken twice");
+    bench_event(&b, VG_SB_STARTED, 7, 0);
+    bench_close_command();
+    bench_event(&b, VG_SB_EXITED, 7, 3 << 8);
+    bench_settle(&b);
+    first->exit_acked = true;
+    struct ktask *second = bench_start(&b, &s, -1);
+    cr_assert_not_null(second, "the next attempt was dropped");
+    cr_assert_neq(second, first);
+    bench_close(&b);
+}
