@@ -344,7 +344,7 @@ static int fill_task(struct vg_agent *a, const Vg__Pb__Start *start, struct vg_a
                           start->network);
     t->binds = binds_of(start);
     if (t->key.net == VG_NET_NAT && !a->net)
-        return vg_err_set(err, VG_UNAVAILABLE, "%s", a->net_error);
+        return vg_err_set(err, VG_UNSUPPORTED, "%s", a->net_error);
     if (vg_lease_over(a))
         return vg_err_set(err, VG_UNAVAILABLE, "the node's lease is over");
     if (a->stopping)

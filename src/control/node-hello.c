@@ -267,6 +267,7 @@ static void become_ready(struct vg_nodelink *a) {
     if (a->node->state != to && a->node->state != VG_NODE_QUARANTINED)
         vg_node_move(a->node, to, vg_wall_usec());
     a->reported = true;
+    a->refuses = false;
     vg_nodelink_update(a);
     vg_persist_node(a, VG_STORE_COMMIT);
 }

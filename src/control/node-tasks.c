@@ -99,6 +99,11 @@ void vg_node_task_exited(struct vg_job *j, const Vg__Pb__TaskExited *x) {
         vg_node_task_started(j, x->started_usec);
     take_usage(j->task, x);
     if (x->reason == VG_LOST || try_again(j, x)) {
+        struct vg_nodelink *a = vg_nodelink_get(c, node);
+        if (a && x->never_ran && x->reason == VG_UNAVAILABLE) { /* or it would be asked at once */
+            a->refuses = true;
+            vg_nodelink_update(a);
+        }
         vg_nodelink_exit_ack(c, node, id, attempt);
         vg_job_lost(j, !x->never_ran && j->task->state == VG_TASK_RUNNING,
                     x->text && *x->text ? x->text : "the attempt was lost");

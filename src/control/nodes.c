@@ -98,7 +98,7 @@ void vg_nodelink_update(struct vg_nodelink *a) {
                               .gpus = n->gpus,
                               .labels = n->labels.item,
                               .n_labels = n->labels.n,
-                              .usable = a->peer && a->reported && !a->drain &&
+                              .usable = a->peer && a->reported && !a->drain && !a->refuses &&
                                         vg_node_state_takes(n->state)};
     int r = vg_sched_set_node(a->ctl->sched, &s);
     if (r < 0)

@@ -14,6 +14,7 @@ struct vg_nodelink {
     bool reported;        /* has told its tasks since we started */
     bool alive_before;    /* may hold tasks of our earlier life */
     bool drain;           /* an administrator's wish */
+    bool refuses;         /* it said it is going down or has no lease: until its next greeting */
     uint16_t direct_port;
     uint8_t fingerprint[VG_FINGERPRINT]; /* of its stream port's certificate */
     bool has_fingerprint;
