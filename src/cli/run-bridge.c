@@ -296,8 +296,13 @@ int run_bridge(const struct vg_endpoint *ep, struct vg_err *err) {
         r = first_dial(b, err);
     if (r >= 0 && (r = -pthread_create(&thread, NULL, bridge_main, b)) < 0)
         vg_err_sys(err, r, "cannot start a thread");
-    if (r < 0) {
+    if (r < 0) { /* the loop is turned here, once more, so that its handles close */
         close(pair[0]);
+        if (b->near)
+            vg_conn_abort(b->near, VG_UNAVAILABLE, "no bridge");
+        if (b->far)
+            vg_conn_abort(b->far, VG_UNAVAILABLE, "no bridge");
+        bridge_main(b);
         return r;
     }
     pthread_detach(thread);
