@@ -484,11 +484,29 @@ int vg_cg_usage(const struct vg_cg *cg, const char *name, struct vg_usage *ret) 
     return 0;
 }
 
-/* v2 forgets a peak only for the descriptor that asked (Linux 6.12): there each command gets a
-   sandbox of its own. */
-int vg_cg_reset(const struct vg_cg *cg, const char *name, struct vg_usage *base) {
+/* v2 forgets a peak for the descriptor that asked, and only since Linux 6.12. */
+static int reset_peak(int mem, const char *name, int *peak_fd) {
+    char path[160];
+    snprintf(path, sizeof(path), "%s/memory.peak", name);
+    if (*peak_fd < 0)
+        *peak_fd = openat(mem, path, O_RDWR | O_CLOEXEC);
+    if (*peak_fd >= 0 && write(*peak_fd, "0", 1) == 1)
+        return 0;
+    vg_close(peak_fd);
+    return -ENOTSUP;
+}
+
+uint64_t vg_cg_peak(int peak_fd) {
+    char text[32];
+    ssize_t n = pread(peak_fd, text, sizeof(text) - 1, 0);
+    text[n > 0 ? n : 0] = 0;
+    return strtoull(text, NULL, 10);
+}
+
+int vg_cg_reset(const struct vg_cg *cg, const char *name, struct vg_usage *base, int *peak_fd) {
     int mem = hier(cg, VG_CG_MEMORY);
-    if (mem >= 0 && (cg->v2 || put(mem, name, "memory.max_usage_in_bytes", "0") < 0))
+    if (mem >= 0 && (cg->v2 ? reset_peak(mem, name, peak_fd)
+                            : put(mem, name, "memory.max_usage_in_bytes", "0")) < 0)
         return -ENOTSUP;
     *base = (struct vg_usage){0};
     int r = vg_cg_usage(cg, name, base);

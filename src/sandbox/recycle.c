@@ -138,5 +138,5 @@ bool vg_sandbox_recycle(struct vg_sandbox *sb) {
         return false;
     if (!init_is_clean(sb) || !same_trace(sb))
         return false;
-    return vg_cg_reset(&sb->node->cg, sb->name, &sb->base) >= 0;
+    return vg_cg_reset(&sb->node->cg, sb->name, &sb->base, &sb->peak_fd) >= 0;
 }

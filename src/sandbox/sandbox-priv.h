@@ -50,7 +50,9 @@ int vg_cg_limit(const struct vg_cg *cg, const char *name, const struct vg_limits
                 struct vg_err *err);
 int vg_cg_usage(const struct vg_cg *cg, const char *name, struct vg_usage *ret);
 /* Starts counting anew: *base is what to take off later readings. -ENOTSUP where peaks stay. */
-int vg_cg_reset(const struct vg_cg *cg, const char *name, struct vg_usage *base);
+int vg_cg_reset(const struct vg_cg *cg, const char *name, struct vg_usage *base, int *peak_fd);
+/* v2: the peak since the reset, through the descriptor that asked for it. */
+uint64_t vg_cg_peak(int peak_fd);
 /* Allows these character devices besides the standard ones; `pid` is init. */
 int vg_cg_devices(const struct vg_cg *cg, const char *name, pid_t pid, const dev_t *devs, size_t n);
 void vg_cg_sweep(const struct vg_cg *cg, bool (*live)(const char *name, void *user), void *user);
@@ -255,6 +257,7 @@ struct vg_sandbox {
     bool traced;               /* `trace` is what the scratch held before the first command */
     struct vg_sb_trace *trace; /* owned */
     int64_t clock_offset;      /* wall minus boot time at the last exec */
+    int peak_fd;               /* owned; v2: peaks since the last recycling; -1: none */
     struct vg_usage base;      /* of the commands before a recycling */
     struct vg_limits limits;   /* as last applied */
     dev_t devs[VG_CG_DEVS_MAX];

@@ -168,7 +168,7 @@ static struct vg_sandbox *sandbox_new(struct vg_sandbox_node *node,
     sb->local_root = p->local_root;
     sb->netns_fd = p->netns_fd;
     sb->pidfd = sb->sock = sb->userns_fd = sb->pts_fd = sb->scratch_fd = -1;
-    sb->own_mnt_fd = sb->own_net_fd = sb->root_fd = -1;
+    sb->own_mnt_fd = sb->own_net_fd = sb->root_fd = sb->peak_fd = -1;
     sb->name = vg_strdup(name);
     if (!sb->name) {
         free(sb);
@@ -555,6 +555,8 @@ int vg_sandbox_usage(struct vg_sandbox *sb, struct vg_usage *ret) {
         ret->disk_bytes = (uint64_t)(v.f_blocks - v.f_bfree) * v.f_frsize;
     int r = vg_cg_usage(&sb->node->cg, sb->name, ret);
     ret->cpu_usec -= VG_MIN(ret->cpu_usec, sb->base.cpu_usec);
+    if (sb->peak_fd >= 0)
+        ret->mem_peak_bytes = vg_cg_peak(sb->peak_fd);
     return r;
 }
 
@@ -575,6 +577,7 @@ void vg_sandbox_destroy(struct vg_sandbox *sb) {
     vg_close(&sb->pts_fd);
     vg_close(&sb->scratch_fd);
     vg_close(&sb->root_fd);
+    vg_close(&sb->peak_fd);
     free(sb->trace);
     if (sb->pidfd >= 0) {
         siginfo_t info;

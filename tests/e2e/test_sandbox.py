@@ -252,6 +252,8 @@ def test_refuses_to(name, sleeper):
     assert done.returncode == REFUSED or killed, (done.returncode, done.stderr.decode())
     if isinstance(control, tuple):
         done = outside(code, control, {"T": str(sleeper.pid)})
+        if done.returncode == REFUSED:
+            pytest.skip("this machine refuses it outside, too")
         assert done.returncode == GOT_IT, f"control: {done.returncode} {done.stderr.decode()}"
 
 
