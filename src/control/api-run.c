@@ -310,6 +310,8 @@ static void begin(struct vg_job *j) {
     struct vg_control *c = j->ctl;
     struct vg_err err = VG_ERR_INIT;
     uint64_t id = j->task->id;
+    if (j->task->state != VG_TASK_QUEUED)
+        return; /* a node that had it has reported in the meantime */
     if (j->held) {
         vg_chan_park(&j->chan, c->loop);
         vg_place_tell(j);

@@ -224,6 +224,10 @@ void vg_place_unhold(struct vg_control *c) {
         if (!j || !j->held)
             continue;
         skip_attempt(j, c->silent_node);
+        if (j->accepting) { /* the store's answer begins it */
+            j->held = false;
+            continue;
+        }
         if (j->task->cancel)
             vg_job_cancel(j, 0, j->task->reason_text);
         else if (vg_place_submit(j, &err) < 0)

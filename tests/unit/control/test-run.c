@@ -221,6 +221,28 @@ Test(run, a_reported_task_is_adopted_and_not_started_again) {
     msg_done(&start);
 }
 
+static void resend_durable(Vg__Pb__RunReq *r) {
+    resend(r);
+    r->has_wait_durable = r->wait_durable = 1;
+    r->spec->has_detached = r->spec->detached = 1;
+}
+
+/* The nodes report while the store still writes: both would begin it. */
+Test(run, a_durable_task_sent_again_before_the_nodes_reported_starts_once) {
+    uint64_t id = play_agent(&w, &agent, "n1", 0, NULL, 0);
+    side_close(&w, &agent);
+    world_stop(&w);
+    world_start(&w);
+    side_open(&w, &client);
+    play_run(&client, T1, resend_durable);
+    play_agent(&w, &agent, "n1", id, NULL, 0);
+    expect_start(T1, 1);
+    play_started(&agent, T1, 1);
+    play_exited(&agent, T1, 1, 5);
+    cr_assert_eq(expect_end(), 5);
+    cr_assert_not(side_has(&agent, BODY(START)));
+}
+
 Test(run, a_task_that_only_the_node_remembers_is_learnt_again) {
     uint64_t id = play_agent(&w, &agent, "n1", 0, NULL, 0);
     side_open(&w, &client);
