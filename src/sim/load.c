@@ -1,0 +1,9 @@
+/* virga-sim load. */
+#include "sim/sim.h"
+
+int vg_sim_load(int argc, char **argv) {
+    struct vg_err err = VG_ERR_INIT;
+    (void)argc;
+    vg_err_set(&err, VG_UNSUPPORTED, "this build has no 'load': use a newer virga-sim");
+    return vg_sim_fail(argv[0], &err);
+}
