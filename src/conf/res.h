@@ -15,6 +15,8 @@ struct vg_res {
     uint32_t gpus;
     uint32_t pids;       /* a limit for the task; never reserved on a node */
     uint64_t disk_bytes; /* likewise */
+    uint32_t gpu_milli;  /* a share of one GPU, 1 .. 999; gpus is then 0 */
+    uint64_t gpu_mem_bytes; /* of each GPU; 0: a whole card, or the share's part of one */
 };
 
 /* Missing fields and a NULL message are 0. */
@@ -23,7 +25,9 @@ static inline struct vg_res vg_res_from_pb(const Vg__Pb__Resources *pb) {
                                 .mem_bytes = pb->mem_bytes,
                                 .gpus = pb->gpus,
                                 .pids = pb->pids,
-                                .disk_bytes = pb->disk_bytes}
+                                .disk_bytes = pb->disk_bytes,
+                                .gpu_milli = pb->gpu_milli,
+                                .gpu_mem_bytes = pb->gpu_mem_bytes}
               : (struct vg_res){0};
 }
 
@@ -32,6 +36,9 @@ static inline Vg__Pb__Resources vg_res_to_pb(struct vg_res r) {
     Vg__Pb__Resources pb;
     vg__pb__resources__init(&pb);
     pb.has_cpu_milli = pb.has_mem_bytes = pb.has_gpus = pb.has_pids = pb.has_disk_bytes = 1;
+    pb.has_gpu_milli = pb.has_gpu_mem_bytes = 1;
+    pb.gpu_milli = r.gpu_milli;
+    pb.gpu_mem_bytes = r.gpu_mem_bytes;
     pb.cpu_milli = r.cpu_milli;
     pb.mem_bytes = r.mem_bytes;
     pb.gpus = r.gpus;
