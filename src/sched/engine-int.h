@@ -1,15 +1,15 @@
 #pragma once
 /* Inside the engine: what it remembers, and who does what.
 
-   nodes.c gpus.c fit.c score.c   what is free, where a shape fits best
-   tenants.c lanes.c shapes.c     who is next
-   gang.c preempt.c engine.c      all-or-nothing, making room, the loop of decisions
-   learn.c profile.c window.c     how long things run, what is promised to whom when
-   explain.c                      sentences and lists for people
+   enodes.c gpus.c fit.c score.c  pools, nodes, what is free, where a shape fits best (also the
+   public vg_eng_set_pool, _remove_pool, _set_node, _remove_node, _set_cached, _set_mix) tenants.c
+   lanes.c shapes.c     who is next gang.c preempt.c engine.c      all-or-nothing, making room, the
+   loop of decisions learn.c profile.c window.c     how long things run, what is promised to whom
+   when explain.c                      sentences and lists for people
 
-   A waiting task is in one lane: (tenant, shape). A shape is (fit, members, run class); a fit is what
-   a node must have. While a shape cannot start anywhere it sleeps; a node that gained room wakes
-   the shapes whose fit it may now satisfy. */
+   A waiting task is in one lane: (tenant, shape). A shape is (fit, members, run class); a fit is
+   what a node must have. While a shape cannot start anywhere it sleeps; a node that gained room
+   wakes the shapes whose fit it may now satisfy. */
 #include "base/list.h"
 #include "base/map.h"
 #include "sched/engine.h"
@@ -18,33 +18,34 @@
 /* ------------------------------------------------------------------ nodes */
 
 struct egpu {
-    uint32_t free_milli; /* of 1000 */
+    int32_t free_milli; /* of 1000; below 0 only through adopted tasks */
     uint32_t index, island, numa;
-    uint64_t mem, free_mem;
+    uint64_t mem;
+    int64_t free_mem;
     uint32_t tasks; /* that hold it or a share of it */
     bool bad;
 };
 
 struct enode {
     uint64_t id;
-    uint32_t at; /* in vg_eng.node; stays while it lives */
+    uint32_t at;               /* in vg_eng.node; stays while it lives */
     char *name, *model, *rack; /* owned; "" when none */
     char **label;              /* owned */
     size_t n_labels;
     uint32_t rack_no; /* equal racks have equal numbers; 0: unknown */
     struct vg_res total;
-    int64_t cpu_free, mem_free; /* below 0 only through adopted tasks */
-    struct egpu *gpu;           /* owned, by index ascending */
+    int64_t cpu_free, mem_free;  /* below 0 only through adopted tasks */
+    struct egpu *gpu;            /* owned, by index ascending */
     uint32_t n_gpus, whole_free; /* GPUs that nobody holds any of */
     bool usable;
+    bool ghost; /* not there (yet, or any more); only holds its `pinned` */
     uint32_t n_tasks, max_tasks;
-    uint64_t pools[4];    /* set of epool.at */
-    struct vg_list tasks; /* etask.on_node: by expected end, earliest first */
+    uint64_t pools[4];     /* set of epool.at */
+    struct vg_list tasks;  /* etask.on_node: by expected end, earliest first */
     struct vg_list pinned; /* etask.link: sessions' tasks that wait for this node, in order */
-    struct vg_list holds; /* hold.on_node: what is promised here */
-    struct vg_map cached; /* environments */
-    uint64_t changed;     /* vg_eng.change of its last change */
-    struct enode *gone;   /* scratch list */
+    struct vg_list holds;  /* hold.on_node: what is promised here */
+    struct vg_map cached;  /* environments */
+    uint64_t changed;      /* vg_eng.change of its last change */
 };
 
 struct epool {
@@ -84,12 +85,12 @@ enum shape_state { SHAPE_READY, SHAPE_ASLEEP, SHAPE_EMPTY };
 
 struct shape {
     struct fit *fit;
-    uint32_t members;   /* 1, or of a gang */
+    uint32_t members; /* 1, or of a gang */
     uint32_t run_class;
     struct vg_list on_fit;
     enum shape_state state;
-    enum vg_eng_code code; /* why it sleeps: BUSY, KEPT, WINDOW, ... */
-    uint64_t queued;       /* tasks or gangs that wait */
+    enum vg_eng_code code;           /* why it sleeps: BUSY, KEPT, WINDOW, ... */
+    uint64_t queued;                 /* tasks or gangs that wait */
     struct reservation *reservation; /* profile.c; NULL: none */
     struct bough *root;              /* lanes.c: its tournament over the tenant tree */
     struct tree_item by_key;         /* in vg_eng.ready, by its best lane's key */
@@ -118,7 +119,7 @@ enum etask_place { TASK_WAITS, TASK_PINNED, TASK_RUNS };
 
 struct gang { /* gang.c */
     uint64_t id;
-    uint32_t size, here; /* members placed or waiting together */
+    uint32_t size, here;    /* members placed or waiting together */
     struct vg_list members; /* etask.on_gang */
 };
 
@@ -154,51 +155,65 @@ struct vg_eng {
     struct vg_eng_conf conf;
     uint64_t now;
     struct vg_map tasks, nodes, tenants, pools, gangs, windows; /* by id */
-    struct enode **node; /* dense; holes are NULL */
+    struct enode **node;                                        /* dense; holes are NULL */
     size_t n_nodes, nodes_cap;
     struct epool *pool[256];
     uint32_t n_pools;
     struct etenant root;
     struct vg_list fits;
-    struct tree ready;      /* of shape.by_key: shapes to try, best first */
-    struct vg_list healing; /* etask.link: missing members of running gangs */
-    uint64_t change;        /* counts changes of nodes */
+    struct tree ready;             /* of shape.by_key: shapes to try, best first */
+    struct vg_list healing;        /* etask.link: missing members of running gangs */
+    uint64_t change;               /* counts changes of nodes */
     struct vg_eng_amount capacity; /* of usable nodes */
-    struct vg_list out;     /* decisions that wait to be taken */
+    struct vg_list out;            /* decisions that wait to be taken */
     size_t n_waiting;
     struct fit_world *place; /* nodes.c/fit.c/score.c: change log, mix of recent requests */
     struct learn *learn;     /* learn.c */
     struct profile *profile; /* profile.c, window.c */
 };
 
-/* ------------------------------------------------------------------ place: nodes.c gpus.c fit.c score.c */
+/* ------------------------------------------------------------------ place: enodes.c gpus.c fit.c
+ * score.c */
 
 int vg_place_init(struct vg_eng *e);
-void vg_place_done(struct vg_eng *e);
-/* Holding and letting go. `take` also links the task into node->tasks (profile.c keeps the order).
-   Both call vg_shapes_node_changed(). */
+void vg_place_done(struct vg_eng *e); /* frees nodes, pools and fits, too; tasks are gone before */
+/* The node with this id, or a ghost for tasks pinned to a node that is not there. NULL: no memory.
+ */
+struct enode *vg_node_get(struct vg_eng *e, uint64_t id);
+/* Holding and letting go; both say so to vg_shapes_node_changed(). `take` links the task at the end
+   of node->tasks (vg_profile_begin, which the engine calls next, moves it to its place) and sets
+   its place, node and gpus; `give` unlinks it. */
 void vg_node_take(struct vg_eng *e, struct enode *n, struct etask *t, uint64_t gpus);
 void vg_node_give(struct vg_eng *e, struct enode *n, struct etask *t);
+/* A copy to try things on: vg_fit_now and vg_fit_gpus work on it as on the node. `gpu` has room for
+   VG_NODE_GPUS_MAX. The lists of the copy are empty. */
+void vg_node_imagine(const struct enode *n, struct enode *copy, struct egpu *gpu);
+void vg_node_imagine_without(struct enode *copy, const struct fit *f, uint64_t gpus); /* one left */
+void vg_node_imagine_with(struct enode *copy, const struct fit *f, uint64_t gpus);    /* one came */
 /* The fit of a request; counts a reference. NULL: no memory. `vg_fit_put` drops one. */
 struct fit *vg_fit_get(struct vg_eng *e, const struct vg_eng_req *r);
 void vg_fit_put(struct vg_eng *e, struct fit *f);
 /* Some node of its pools, usable ones only if asked, could hold it when empty; NULL: none. */
 const struct enode *vg_fit_could(const struct vg_eng *e, const struct fit *f, bool usable);
-bool vg_fit_belongs(const struct vg_eng *e, const struct fit *f, const struct enode *n); /* pool, model, labels, size when empty */
-bool vg_fit_now(const struct fit *f, const struct enode *n);          /* has room this moment */
-/* The GPUs it would get there; with `without`, as if those tasks were gone. 0 and !*ok: no room. */
-uint64_t vg_fit_gpus(const struct fit *f, const struct enode *n, bool *ok);
+bool vg_fit_belongs(const struct vg_eng *e, const struct fit *f,
+                    const struct enode *n); /* pool, model, labels, size when empty */
+/* The first of its pools that the node is in; NULL: none. */
+struct epool *vg_fit_pool(const struct vg_eng *e, const struct fit *f, const struct enode *n);
+bool vg_fit_now(const struct fit *f, const struct enode *n); /* has room this moment */
+/* The GPUs it would get there; 0 and !*ok: no room. */
+uint64_t vg_fit_gpus(const struct vg_eng *e, const struct fit *f, const struct enode *n, bool *ok);
 /* The best spot for one member that vg_profile_allows until `until`. 1; 0 and *code (BUSY, KEPT,
-   WINDOW, NO_NODES). The pools are tried in order of preference. `env`: cache hint. */
-int vg_fit_find(struct vg_eng *e, struct fit *f, const struct shape *who, uint64_t until, uint64_t env,
-                struct spot *ret, enum vg_eng_code *code);
+   WINDOW, NO_NODES, TOO_BIG). The pools are tried in order of preference. `env`: cache hint. */
+int vg_fit_find(struct vg_eng *e, struct fit *f, const struct shape *who, uint64_t until,
+                uint64_t env, struct spot *ret, enum vg_eng_code *code);
 /* All `n` members, close together, or none; does not take them. */
 int vg_fit_find_gang(struct vg_eng *e, struct fit *f, const struct shape *who, uint32_t n,
                      uint64_t until, uint64_t env, struct spot *ret, enum vg_eng_code *code);
-/* A started task is part of the mix that score.c measures stranded capacity by. */
+/* A task was asked for: it is part of the mix that score.c measures stranded capacity by. */
 void vg_score_note(struct vg_eng *e, const struct fit *f);
 
-/* ------------------------------------------------------------------ who is next: tenants.c lanes.c shapes.c */
+/* ------------------------------------------------------------------ who is next: tenants.c lanes.c
+ * shapes.c */
 
 /* A node changed; `more`: it may now take what it could not. Wakes sleeping shapes. */
 void vg_shapes_node_changed(struct vg_eng *e, struct enode *n, bool more);
@@ -207,14 +222,18 @@ void vg_shape_wake(struct vg_eng *e, struct shape *s);
 void vg_shapes_wake_kept(struct vg_eng *e);
 /* Adds (or, negative, takes back) what a task holds, along the tenant's path. */
 void vg_tenant_charge(struct vg_eng *e, struct etenant *t, const struct fit *f, int sign);
-double vg_tenant_share(const struct vg_eng *e, const struct etenant *t); /* the fair-share key, without weight 0 special */
-bool vg_tenant_in_quota(const struct vg_eng *e, const struct etenant *t, const struct fit *f, uint32_t members);
+double vg_tenant_share(const struct vg_eng *e,
+                       const struct etenant *t); /* the fair-share key, without weight 0 special */
+bool vg_tenant_in_quota(const struct vg_eng *e, const struct etenant *t, const struct fit *f,
+                        uint32_t members);
 /* NULL, or the tenant of the path whose limit one more of these would break. */
-struct etenant *vg_tenant_at_limit(const struct vg_eng *e, struct etenant *t, const struct fit *f, uint32_t members);
+struct etenant *vg_tenant_at_limit(const struct vg_eng *e, struct etenant *t, const struct fit *f,
+                                   uint32_t members);
 /* The next waiting task of a shape, in order; NULL: none. */
 struct etask *vg_shape_head(const struct vg_eng *e, const struct shape *s);
 
-/* ------------------------------------------------------------------ time: learn.c profile.c window.c */
+/* ------------------------------------------------------------------ time: learn.c profile.c
+ * window.c */
 
 int vg_time_init(struct vg_eng *e);
 void vg_time_done(struct vg_eng *e);
@@ -226,18 +245,23 @@ void vg_learn_note(struct vg_eng *e, const struct etask *t, uint64_t ran_usec);
 void vg_profile_begin(struct vg_eng *e, struct etask *t);
 void vg_profile_end(struct vg_eng *e, struct etask *t);
 /* Whether something that holds `gpus` (and f's CPU and memory) on `n` until `until` leaves every
-   reservation on that node in place and runs into no window. `who` does not stand in its own way. */
-bool vg_profile_allows(const struct vg_eng *e, const struct fit *f, const struct enode *n, uint64_t gpus,
-                       uint64_t until, const struct shape *who, enum vg_eng_code *code);
+   reservation on that node in place and runs into no window. `who` does not stand in its own way.
+ */
+bool vg_profile_allows(const struct vg_eng *e, const struct fit *f, const struct enode *n,
+                       uint64_t gpus, uint64_t until, const struct shape *who,
+                       enum vg_eng_code *code);
 /* The shape sleeps and is among the first: promise it the earliest place. Moves an older promise
    only when that is earlier, or was broken by what happened. 0 or -ENOMEM. */
 int vg_profile_reserve(struct vg_eng *e, struct shape *s);
 void vg_profile_unreserve(struct vg_eng *e, struct shape *s); /* it started, or nobody waits */
 /* Earliest expected time at which so many members fit, and where the first goes; bounded search. */
-uint64_t vg_profile_when(const struct vg_eng *e, struct fit *f, uint32_t members, const struct enode **ret);
+uint64_t vg_profile_when(const struct vg_eng *e, struct fit *f, uint32_t members,
+                         const struct enode **ret);
 /* What happens by itself (windows begin and end, tasks become overdue, reservations come due): does
    what is due now and returns when the next is. */
 uint64_t vg_profile_tick(struct vg_eng *e);
+/* A node came, changed or (gone) leaves: promises on it that no longer hold are broken. */
+void vg_profile_node_set(struct vg_eng *e, struct enode *n, bool gone);
 /* Room that is kept for a task whose victims are leaving. */
 int vg_profile_keep(struct vg_eng *e, struct etask *t, struct enode *n, uint64_t gpus);
 void vg_profile_unkeep(struct vg_eng *e, struct etask *t);

@@ -43,10 +43,10 @@ void vg_eng_free(struct vg_eng *e);
 /* ------------------------------------------------------------------ policy */
 
 enum vg_eng_placing { /* LEAST_STRANDED is for use; the others are there to be compared with */
-    VG_ENG_LEAST_STRANDED,
-    VG_ENG_BEST_FIT,
-    VG_ENG_SPREAD,
-    VG_ENG_RANDOM, /* from `seed` */
+                      VG_ENG_LEAST_STRANDED,
+                      VG_ENG_BEST_FIT,
+                      VG_ENG_SPREAD,
+                      VG_ENG_RANDOM, /* from `seed` */
 };
 
 struct vg_eng_conf {
@@ -77,14 +77,14 @@ struct vg_eng_tenant {
                                    quota */
     uint64_t min_run_usec;      /* its tasks' own minimum; 0: the parent's, then vg_eng_conf's */
 };
-/* Comes or changes; parents first. A tenant with children or tasks stays when removed until they are
-   gone. 0, -ENOMEM, -ENOENT (no such parent), -EINVAL (a cycle). */
+/* Comes or changes; parents first. A tenant with children or tasks stays when removed until they
+   are gone. 0, -ENOMEM, -ENOENT (no such parent), -EINVAL (a cycle). */
 int vg_eng_set_tenant(struct vg_eng *e, const struct vg_eng_tenant *t);
 int vg_eng_remove_tenant(struct vg_eng *e, uint64_t tenant);
 
 struct vg_eng_pool {
-    const char *name;  /* copied */
-    uint64_t id;       /* not 0; what requests name */
+    const char *name;    /* copied */
+    uint64_t id;         /* not 0; what requests name */
     char *const *labels; /* "k=v": a node belongs when it carries all of these; copied */
     size_t n_labels;
     struct vg_res shape; /* for counting slots for people */
@@ -128,24 +128,34 @@ void vg_eng_set_cached(struct vg_eng *e, uint64_t node, uint64_t env, bool cache
 struct vg_eng_window {
     uint64_t id;
     uint64_t from_usec, until_usec;
-    uint64_t node;      /* maintenance of this node; 0: by pool */
-    uint64_t pool;      /* 0: every node */
-    uint64_t tenant;    /* not 0: kept for it and those below it */
-    uint32_t gpus;      /* of a reservation; 0: whole nodes */
-    const char *why;    /* for sentences; copied */
+    uint64_t node;   /* maintenance of this node; 0: by pool */
+    uint64_t pool;   /* 0: every node */
+    uint64_t tenant; /* not 0: kept for it and those below it */
+    uint32_t gpus;   /* of a reservation; 0: whole nodes */
+    const char *why; /* for sentences; copied */
 };
 int vg_eng_set_window(struct vg_eng *e, const struct vg_eng_window *w);
 void vg_eng_remove_window(struct vg_eng *e, uint64_t id);
 
+/* What requests are likely to come, by which placement judges what is stranded. What is submitted
+   teaches it all the time; this puts knowledge from elsewhere (history) in its place as if it had
+   just been seen. */
+struct vg_eng_mix {
+    struct vg_res res;
+    const char *model; /* as in a request */
+    uint64_t count;
+};
+int vg_eng_set_mix(struct vg_eng *e, const struct vg_eng_mix *mix, size_t n); /* 0 or -ENOMEM */
+
 /* ------------------------------------------------------------------ tasks */
 
 struct vg_eng_req {
-    uint64_t task;   /* id, not 0 */
-    uint64_t tenant; /* a leaf of the tree */
+    uint64_t task;                   /* id, not 0 */
+    uint64_t tenant;                 /* a leaf of the tree */
     uint64_t pool[VG_ENG_POOLS_MAX]; /* acceptable, in order of preference */
     uint32_t n_pools;
-    struct vg_res res; /* resolved; of each member */
-    const char *model; /* GPU models that will do, separated by '|'; NULL or "": any */
+    struct vg_res res;   /* resolved; of each member */
+    const char *model;   /* GPU models that will do, separated by '|'; NULL or "": any */
     char *const *labels; /* "k=v" that the node must carry */
     size_t n_labels;
     uint32_t priority;   /* larger first */
@@ -161,8 +171,9 @@ struct vg_eng_req {
                             before everybody) */
 };
 
-/* A task waits. -ENOENT with a sentence (NOT_FOUND): no such pool or tenant; NO_CAPACITY: no node of
-   its pools, usable or not, could hold it even when empty (pools without nodes queue); EXISTS. */
+/* A task waits. -ENOENT with a sentence (NOT_FOUND): no such pool or tenant; NO_CAPACITY: no node
+   of its pools, usable or not, could hold it even when empty (pools without nodes queue); EXISTS.
+ */
 int vg_eng_submit(struct vg_eng *e, const struct vg_eng_req *r, struct vg_err *err);
 /* `n` members with the ids `task`, placed all together or not at all; r->gang is the gang's id,
    r->task is ignored. */
@@ -200,10 +211,10 @@ struct vg_eng_decision {
     uint64_t task, node, pool;
     uint64_t gpus; /* START: set of indices; a share: the one card */
     struct vg_res res;
-    uint64_t gang;         /* START: members follow one another without a break */
-    uint32_t member, of;   /* 0 .. of - 1; 0, 0 when alone */
-    uint64_t for_task;     /* PREEMPT: who gets the place */
-    char why[160];         /* PREEMPT: "reclaimed for team 'nlp', which is below its quota" */
+    uint64_t gang;       /* START: members follow one another without a break */
+    uint32_t member, of; /* 0 .. of - 1; 0, 0 when alone */
+    uint64_t for_task;   /* PREEMPT: who gets the place */
+    char why[160];       /* PREEMPT: "reclaimed for team 'nlp', which is below its quota" */
 };
 /* 1 and *ret, or 0. A started task is counted on its node at once. A preempted one stays counted
    until it is released; what it frees is kept for `for_task`. */
@@ -212,34 +223,35 @@ int vg_eng_next(struct vg_eng *e, struct vg_eng_decision *ret);
 /* ------------------------------------------------------------------ explanations */
 
 enum vg_eng_code {
-    VG_ENG_FREE,        /* would start now */
-    VG_ENG_BUSY,        /* capacity is held by others */
-    VG_ENG_AHEAD,       /* others are before it */
-    VG_ENG_AT_LIMIT,    /* its tenant (or one above it) is at its limit */
-    VG_ENG_KEPT,        /* it would fit, but delay a reservation */
-    VG_ENG_WINDOW,      /* maintenance or a reservation is in the way */
-    VG_ENG_NO_NODES,    /* no usable node in its pools */
-    VG_ENG_TOO_BIG,     /* no usable node could hold it even when empty */
-    VG_ENG_PINNED,      /* its session's node is busy or away */
-    VG_ENG_FREEING,     /* tasks are being preempted for it */
+    VG_ENG_FREE,     /* would start now */
+    VG_ENG_BUSY,     /* capacity is held by others */
+    VG_ENG_AHEAD,    /* others are before it */
+    VG_ENG_AT_LIMIT, /* its tenant (or one above it) is at its limit */
+    VG_ENG_KEPT,     /* it would fit, but delay a reservation */
+    VG_ENG_WINDOW,   /* maintenance or a reservation is in the way */
+    VG_ENG_NO_NODES, /* no usable node in its pools */
+    VG_ENG_TOO_BIG,  /* no usable node could hold it even when empty */
+    VG_ENG_PINNED,   /* its session's node is busy or away */
+    VG_ENG_FREEING,  /* tasks are being preempted for it */
 };
 #define VG_ENG_HOLDERS_MAX 4
 
 struct vg_eng_why {
     enum vg_eng_code code;
-    char text[512];         /* "2 ahead of you on a100-1; alice and bob hold its 8 GPUs" */
-    uint32_t ahead;         /* tasks before it that compete for the same nodes */
-    uint64_t start_usec;    /* expected; VG_ENG_NEVER: unknown */
-    char basis[160];        /* what the estimate rests on */
-    uint64_t run_usec;      /* expected run time; 0: unknown */
-    uint64_t node;          /* where it is expected; 0: unknown */
+    char text[512];      /* "2 ahead of you on a100-1; alice and bob hold its 8 GPUs" */
+    uint32_t ahead;      /* tasks before it that compete for the same nodes */
+    uint64_t start_usec; /* expected; VG_ENG_NEVER: unknown */
+    char basis[160];     /* what the estimate rests on */
+    uint64_t run_usec;   /* expected run time; 0: unknown */
+    uint64_t node;       /* where it is expected; 0: unknown */
     size_t n_holders;
     struct {
         uint64_t tenant, gpu_milli, until_usec;
         uint32_t tasks;
     } holder[VG_ENG_HOLDERS_MAX]; /* largest first */
 };
-/* Of a waiting task; -ENOENT: it does not wait. May pass over a bounded number of tasks and nodes. */
+/* Of a waiting task; -ENOENT: it does not wait. May pass over a bounded number of tasks and nodes.
+ */
 int vg_eng_why(const struct vg_eng *e, uint64_t task, struct vg_eng_why *ret);
 /* What would happen if this came now. */
 int vg_eng_forecast(const struct vg_eng *e, const struct vg_eng_req *r, size_t members,
@@ -255,7 +267,8 @@ struct vg_eng_tenant_info {
     const char *name;
     struct vg_eng_amount quota, limit, held;
     uint32_t weight, queued, running;
-    uint32_t fair_ppm;  /* its fair share of the whole now, by quota and weight among those who want */
+    uint32_t
+        fair_ppm; /* its fair share of the whole now, by quota and weight among those who want */
     uint32_t share_ppm; /* what it holds, by its dominant resource */
     uint32_t usage_ppm; /* decayed usage, of the capacity over the same time */
 };
