@@ -46,6 +46,7 @@ struct enode {
     struct vg_list holds;  /* hold.on_node: what is promised here */
     struct vg_map cached;  /* environments */
     uint64_t changed;      /* vg_eng.change of its last change */
+    uint64_t seen;         /* profile.c: the search that looked at it last */
 };
 
 struct epool {
@@ -78,7 +79,7 @@ struct fit {
 /* How long a task is expected to run, in classes that differ about fourfold: what fits before a
    reservation is the same for a whole class (its upper end). */
 #define VG_RUN_CLASSES 12
-uint32_t vg_run_class(uint64_t usec);
+uint32_t vg_run_class(uint64_t usec);  /* learn.c */
 uint64_t vg_run_class_max(uint32_t c); /* VG_ENG_NEVER for the last */
 
 enum shape_state { SHAPE_READY, SHAPE_ASLEEP, SHAPE_EMPTY };
@@ -87,6 +88,8 @@ struct shape {
     struct fit *fit;
     uint32_t members; /* 1, or of a gang */
     uint32_t run_class;
+    uint64_t grant; /* part of its identity, vg_window_grant(): 0, or the tenant whose advance
+                       reservation its tasks may use */
     struct vg_list on_fit;
     enum shape_state state;
     enum vg_eng_code code;           /* why it sleeps: BUSY, KEPT, WINDOW, ... */
@@ -142,6 +145,7 @@ struct etask {
     struct epool *pool;
     uint64_t gpus;
     uint64_t started_usec, end_usec; /* end: expected; moves on when it is overdue */
+    uint32_t end_at;                 /* profile.c: its place in the heap of ends */
     struct etask *for_task;          /* leaving: who gets the place */
 };
 
@@ -218,6 +222,9 @@ void vg_score_note(struct vg_eng *e, const struct fit *f);
 /* A node changed; `more`: it may now take what it could not. Wakes sleeping shapes. */
 void vg_shapes_node_changed(struct vg_eng *e, struct enode *n, bool more);
 void vg_shape_wake(struct vg_eng *e, struct shape *s);
+/* A waiting task's grant changed: it waits in the shape that fits it now. 0, or -ENOMEM and it
+ * stays. */
+int vg_shape_move(struct vg_eng *e, struct etask *t);
 /* Everybody whose answer was KEPT or WINDOW looks again: reservations moved. */
 void vg_shapes_wake_kept(struct vg_eng *e);
 /* Adds (or, negative, takes back) what a task holds, along the tenant's path. */
@@ -240,7 +247,16 @@ void vg_time_done(struct vg_eng *e);
 /* How long it will run: by kin, then by tenant and fit, then by tenant, then by all; never above
    its limit; a default before anything is known. */
 uint64_t vg_learn_expect(const struct vg_eng *e, const struct etask *t);
+uint64_t vg_learn_expect_given(const struct vg_eng *e, const struct etask *t,
+                               uint64_t ran_usec); /* the whole, once it ran so long */
+uint64_t vg_learn_upper(const struct vg_eng *e,
+                        const struct etask *t); /* four in five end by then */
+/* How many runs that rests on, and of whom: "3 earlier runs of this command", for people. */
+void vg_learn_basis(const struct vg_eng *e, const struct etask *t, char *out, size_t n);
 void vg_learn_note(struct vg_eng *e, const struct etask *t, uint64_t ran_usec);
+void vg_learn_save(const struct vg_eng *e, vg_eng_save_fn *fn, void *arg);
+/* Whether the record was one of ours; broken ones are dropped. */
+bool vg_learn_restore(struct vg_eng *e, uint32_t kind, uint64_t key, const uint64_t value[4]);
 /* A task has begun or left: its place in node->tasks and its node's profile. */
 void vg_profile_begin(struct vg_eng *e, struct etask *t);
 void vg_profile_end(struct vg_eng *e, struct etask *t);
@@ -262,6 +278,10 @@ uint64_t vg_profile_when(const struct vg_eng *e, struct fit *f, uint32_t members
 uint64_t vg_profile_tick(struct vg_eng *e);
 /* A node came, changed or (gone) leaves: promises on it that no longer hold are broken. */
 void vg_profile_node_set(struct vg_eng *e, struct enode *n, bool gone);
+/* The nearest tenant at or above `t` that has an advance reservation; 0: none. A waiting task's
+   shape carries it; window.c calls vg_shape_move() when that changes. */
+uint64_t vg_window_grant(const struct vg_eng *e, const struct etenant *t);
+const char *vg_time_check(const struct vg_eng *e); /* for vg_eng_check */
 /* Room that is kept for a task whose victims are leaving. */
 int vg_profile_keep(struct vg_eng *e, struct etask *t, struct enode *n, uint64_t gpus);
 void vg_profile_unkeep(struct vg_eng *e, struct etask *t);
