@@ -16,6 +16,23 @@ static void set_numbers(struct vg_conf *c) {
     c->limits.history_usec = 30ULL * 86400 * VG_USEC;
     c->lease_usec = 60 * VG_USEC;
     c->node_cert_usec = 86400 * VG_USEC;
+    c->scheduler = (struct vg_scheduler_conf){.half_life_usec = 7 * 86400 * VG_USEC,
+                                              .backfill = 8,
+                                              .preemption = VG_PREEMPT_UNSAID,
+                                              .min_run_usec = 300 * VG_USEC,
+                                              .grace_usec = 30 * VG_USEC,
+                                              .gang_timeout_usec = 60 * VG_USEC};
+}
+
+/* A guarantee is worth something only if it can be taken back from others. */
+static enum vg_preemption usual_preemption(const struct vg_conf *c) {
+    for (size_t i = 0; i < c->n_queues; i++) {
+        const struct vg_amount *q = &c->queue[i].self.quota, *u = &c->queue[i].each_user.quota;
+        if (q->gpu_milli || q->cpu_milli || q->mem_bytes || u->gpu_milli || u->cpu_milli ||
+            u->mem_bytes)
+            return VG_PREEMPT_YES;
+    }
+    return VG_PREEMPT_AGREED;
 }
 
 /* What the file left open. */
@@ -24,6 +41,10 @@ static int fill(struct vg_conf *c) {
         return -ENOMEM;
     if (!c->advertise && !(c->advertise = vg_strdup("")))
         return -ENOMEM;
+    if (!c->currency && !(c->currency = vg_strdup("USD")))
+        return -ENOMEM;
+    if (c->scheduler.preemption == VG_PREEMPT_UNSAID)
+        c->scheduler.preemption = usual_preemption(c);
     if (!c->heartbeat_usec)
         c->heartbeat_usec = VG_MIN(c->lease_usec / 6, 10 * VG_USEC);
     if (!c->n_pools) {
@@ -32,7 +53,8 @@ static int fill(struct vg_conf *c) {
             return -ENOMEM;
         c->pool = p;
         *p = (struct vg_pool_conf){.name = vg_strdup("default"),
-                                   .description = vg_strdup("every node, nothing reserved")};
+                                   .description = vg_strdup("every node, nothing reserved"),
+                                   .max_priority = VG_PRIORITY_MAX};
         c->n_pools = 1;
         if (!p->name || !p->description)
             return -ENOMEM;
@@ -58,8 +80,10 @@ static int check_whole(struct parse *p, const yaml_node_t *root, const struct vg
     if (c->heartbeat_usec * 3 > c->lease_usec)
         return parse_fail(
             p, root, "'heartbeat' must be at most a third of 'lease'; lower it or raise 'lease'");
-    if (vg_conf_pool(c, c->default_pool))
-        return 0;
+    if (vg_conf_pool(c, c->default_pool)) {
+        int r = parse_check_queues(p);
+        return r < 0 ? r : parse_check_reservations(p);
+    }
     const char *names[VG_CONF_POOLS_MAX];
     for (size_t i = 0; i < c->n_pools; i++)
         names[i] = c->pool[i].name;
@@ -91,7 +115,7 @@ static int parse_open(yaml_parser_t *y, const char *name, struct vg_conf *c, str
     yaml_document_t doc, more;
     if (!yaml_parser_load(y, &doc))
         return fail_yaml(y, name, err);
-    struct parse p = {.file = name, .doc = &doc, .err = err};
+    struct parse p = {.file = name, .doc = &doc, .err = err, .conf = c, .queue = -1};
     int r = read_document(&p, c);
     if (r >= 0 && yaml_document_get_root_node(&doc)) {
         if (!yaml_parser_load(y, &more)) {
@@ -164,6 +188,7 @@ void vg_pool_conf_done(struct vg_pool_conf *pool) {
     free(pool->description);
     vg_labels_done(&pool->nodes);
     vg_strings_done(&pool->shared);
+    vg_strings_done(&pool->model);
     *pool = (struct vg_pool_conf){0};
 }
 
@@ -176,5 +201,15 @@ void vg_conf_done(struct vg_conf *c) {
     for (size_t i = 0; i < c->n_pools; i++)
         vg_pool_conf_done(&c->pool[i]);
     free(c->pool);
+    for (size_t i = 0; i < c->n_queues; i++)
+        vg_queue_conf_done(&c->queue[i]);
+    free(c->queue);
+    for (size_t i = 0; i < c->n_windows; i++)
+        vg_window_conf_done(&c->window[i]);
+    free(c->window);
+    for (size_t i = 0; i < c->n_reservations; i++)
+        vg_reservation_conf_done(&c->reservation[i]);
+    free(c->reservation);
+    free(c->currency);
     *c = (struct vg_conf){0};
 }

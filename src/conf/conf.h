@@ -6,6 +6,7 @@
    names one of them; every number is within its limits; no string is NULL unless stated.
    Unknown and repeated keys are errors. A message starts with "file:line: ". No globals. */
 #include "base/err.h"
+#include "conf/policy.h"
 #include "conf/res.h"
 
 #include <stddef.h>
@@ -22,20 +23,6 @@ enum vg_pool_class { VG_CLASS_DEDICATED };
 const char *vg_network_name(enum vg_network n); /* "nat", as in Start.network */
 const char *vg_pool_class_name(enum vg_pool_class c);
 
-struct vg_strings {
-    char **item; /* owned, as each string is */
-    size_t n, cap;
-};
-
-struct vg_label {
-    char *key, *value; /* owned */
-};
-
-struct vg_labels {
-    struct vg_label *item; /* owned */
-    size_t n, cap;
-};
-
 struct vg_pool_conf {
     char *name;             /* owned */
     char *description;      /* owned; "" when not given */
@@ -47,7 +34,11 @@ struct vg_pool_conf {
     struct vg_strings
         shared;             /* absolute paths that every node of the pool shares with the callers */
     uint64_t max_time_usec; /* the most a task may run; 0: no limit */
-    unsigned line;          /* where it stands in the file; 0 for the default pool */
+    struct vg_strings model; /* GPU models: only nodes with one of these belong; none: any */
+    struct vg_price price;
+    uint32_t max_priority; /* the highest that may be asked for here */
+    uint64_t min_run_usec; /* no task of the pool is preempted before */
+    unsigned line;         /* where it stands in the file; 0 for the default pool */
 };
 
 struct vg_conf {
@@ -70,6 +61,14 @@ struct vg_conf {
     char *default_pool;        /* owned */
     struct vg_pool_conf *pool; /* owned */
     size_t n_pools, pools_cap;
+    char *currency; /* owned; of prices and costs */
+    struct vg_scheduler_conf scheduler;
+    struct vg_queue_conf *queue; /* owned; a queue stands before what is in it */
+    size_t n_queues, queues_cap;
+    struct vg_window_conf *window; /* owned */
+    size_t n_windows, windows_cap;
+    struct vg_reservation_conf *reservation; /* owned */
+    size_t n_reservations, reservations_cap;
 };
 
 /* The built-in configuration: pool `default`, every node, nothing reserved (so that CPU is
@@ -89,6 +88,31 @@ int vg_conf_parse(const char *text, size_t len, const char *name, struct vg_conf
 void vg_conf_done(struct vg_conf *c); /* accepts zeroed and half-built */
 
 const struct vg_pool_conf *vg_conf_pool(const struct vg_conf *c, const char *name); /* NULL: none */
+
+/* The queue where a team's tasks compete: the one that lists the team, else the one of its name,
+   else (ret: its index, *ret_own: true) the team has a queue of its own below the returned one,
+   which bears the organisation's name. -1: at the top. */
+int vg_conf_queue_of(const struct vg_conf *c, const char *org, const char *team, bool *ret_own);
+/* What holds for a queue (-1: the whole cloud) after what the queues above say. */
+struct vg_tenant_conf vg_conf_queue_policy(const struct vg_conf *c, int queue);
+/* The same for a queue that the file does not name (own of a team), below `queue`. */
+struct vg_tenant_conf vg_conf_team_policy(const struct vg_conf *c, int queue);
+/* And for a user in a queue; `own`: the user is in a team's own queue below it. */
+struct vg_tenant_conf vg_conf_user_policy(const struct vg_conf *c, int queue, bool own,
+                                          const char *user);
+/* "research/vision" of a queue; cut to fit. Returns out. */
+char *vg_conf_queue_path(const struct vg_conf *c, int queue, char *out, size_t n);
+
+/* The occurrence of a window that is on at `now` or, if none is, the next: 1 and the wall times, or
+   0 when it will not come again. Windows without a zone follow the process's time zone. */
+int vg_conf_window_next(const struct vg_window_conf *w, uint64_t now_usec, uint64_t *ret_start,
+                        uint64_t *ret_end);
+/* What `usec` of holding `res` costs in millionths, rounded up to a whole one. */
+uint64_t vg_price_cost_micro(const struct vg_price *p, const struct vg_res *res, uint64_t usec);
+/* "2026-12-01 02:00", with seconds, 'T' and a zone (Z, +01:00) if wanted. 0 or -EINVAL. */
+int vg_parse_when(const char *s, struct vg_when *ret);
+/* "2.5", "0.000125" -> millionths; at most six decimals. 0, -EINVAL or -ERANGE. */
+int vg_parse_micro(const char *s, uint64_t *ret);
 /* NULL, or the candidate that is near enough to be what was meant. Also good for CLI messages. */
 const char *vg_conf_nearest(const char *word, const char *const *candidates, size_t n);
 /* Letters, digits, '.', '_', '-', at most VG_CONF_NAME_MAX, starting with a letter or digit. */

@@ -12,12 +12,15 @@ static const struct key keys[] = {
 #include "conf/conf-keys.tbl"
 #undef KEY
 };
-_Static_assert(VG_COUNT(keys) <= 64, "a word remembers which keys were seen");
 
 static const char *const section_names[] = {
     [SECTION_top] = "the configuration", [SECTION_access] = "'access'",
     [SECTION_limits] = "'limits'",       [SECTION_pool] = "a pool",
     [SECTION_nodes] = "'nodes'",         [SECTION_shape] = "a shape",
+    [SECTION_scheduler] = "'scheduler'", [SECTION_price] = "a price",
+    [SECTION_queue] = "a queue",         [SECTION_user] = "a user of a queue",
+    [SECTION_each_user] = "'each_user'", [SECTION_amount] = "an amount",
+    [SECTION_window] = "a window",       [SECTION_reservation] = "a reservation",
 };
 
 static int fail_unknown(struct parse *p, const yaml_node_t *at, enum section section,
@@ -39,15 +42,23 @@ static int fail_unknown(struct parse *p, const yaml_node_t *at, enum section sec
                       section_names[section], list);
 }
 
-static const struct key *find_key(enum section section, const char *name) {
-    for (size_t i = 0; i < VG_COUNT(keys); i++)
-        if (keys[i].section == section && strcmp(keys[i].name, name) == 0)
+/* *ret_bit: its place in the section, in a word that remembers which keys were seen. */
+static const struct key *find_key(enum section section, const char *name, uint64_t *ret_bit) {
+    uint64_t bit = 1; /* no section has 64 keys: a shift too far would let a key stand twice */
+    for (size_t i = 0; i < VG_COUNT(keys); i++) {
+        if (keys[i].section != section)
+            continue;
+        if (strcmp(keys[i].name, name) == 0) {
+            *ret_bit = bit;
             return &keys[i];
+        }
+        bit <<= 1;
+    }
     return NULL;
 }
 
 /* Nothing (or null) stands for an empty section. */
-static bool is_null(const yaml_node_t *node) {
+bool parse_is_null(const yaml_node_t *node) {
     return node->type == YAML_SCALAR_NODE && node->data.scalar.style == YAML_PLAIN_SCALAR_STYLE &&
            (node->data.scalar.length == 0 || strcmp((char *)node->data.scalar.value, "~") == 0 ||
             strcmp((char *)node->data.scalar.value, "null") == 0);
@@ -61,10 +72,10 @@ static int read_pair(struct parse *p, const yaml_node_pair_t *pair, enum section
     int r = parse_text(p, k, "a key", &name);
     if (r < 0)
         return r;
-    const struct key *key = find_key(section, name);
+    uint64_t bit = 0;
+    const struct key *key = find_key(section, name, &bit);
     if (!key)
         return fail_unknown(p, k, section, name);
-    uint64_t bit = 1ULL << (key - keys);
     if (*seen & bit)
         return parse_fail(p, k, "'%s' stands twice in %s; keep one", name, section_names[section]);
     *seen |= bit;
@@ -73,7 +84,7 @@ static int read_pair(struct parse *p, const yaml_node_pair_t *pair, enum section
 
 int parse_section(struct parse *p, const yaml_node_t *node, enum section section, void *base) {
     uint64_t seen = 0;
-    if (is_null(node))
+    if (parse_is_null(node))
         return 0;
     if (node->type != YAML_MAPPING_NODE)
         return parse_fail(p, node, "%s must be a mapping of keys to values, like 'key: value'",
@@ -98,7 +109,7 @@ static int add_string(struct parse *p, struct vg_strings *l, const char *s) {
     return 0;
 }
 
-static int check_list(struct parse *p, const yaml_node_t *node, const char *key, size_t max) {
+int parse_check_list(struct parse *p, const yaml_node_t *node, const char *key, size_t max) {
     if (node->type != YAML_SEQUENCE_NODE)
         return parse_fail(p, node, "'%s' must be a list, like '%s: [a, b]'", key, key);
     if ((size_t)(node->data.sequence.items.top - node->data.sequence.items.start) > max)
@@ -108,9 +119,9 @@ static int check_list(struct parse *p, const yaml_node_t *node, const char *key,
 
 int parse_strings(struct parse *p, const yaml_node_t *node, const struct key *key,
                   struct vg_strings *ret) {
-    if (is_null(node))
+    if (parse_is_null(node))
         return 0;
-    int r = check_list(p, node, key->name, VG_CONF_LIST_MAX);
+    int r = parse_check_list(p, node, key->name, VG_CONF_LIST_MAX);
     const yaml_node_item_t *i = r < 0 ? NULL : node->data.sequence.items.start;
     for (; r >= 0 && i < node->data.sequence.items.top; i++) {
         const yaml_node_t *item = yaml_document_get_node(p->doc, *i);
@@ -140,7 +151,7 @@ static int add_label(struct parse *p, struct vg_labels *l, const char *k, const 
 
 int parse_labels(struct parse *p, const yaml_node_t *node, const struct key *key,
                  struct vg_labels *ret) {
-    if (is_null(node))
+    if (parse_is_null(node))
         return 0;
     if (node->type != YAML_MAPPING_NODE)
         return parse_fail(p, node, "'%s' must be a mapping, like '{gpu: a100}'", key->name);
@@ -173,20 +184,30 @@ static int check_pool(struct parse *p, const yaml_node_t *at, const struct vg_co
         return parse_fail(p, at, "pool '%s' stands at line %u already; rename or remove one",
                           pool->name, same->line);
     const struct vg_res *s = &pool->shape, *m = &pool->max;
-    const char *over = m->cpu_milli && s->cpu_milli > m->cpu_milli      ? "cpus"
-                       : m->mem_bytes && s->mem_bytes > m->mem_bytes    ? "mem"
-                       : m->gpus && s->gpus > m->gpus                   ? "gpus"
-                       : m->pids && s->pids > m->pids                   ? "pids"
-                       : m->disk_bytes && s->disk_bytes > m->disk_bytes ? "disk"
-                                                                        : NULL;
+    const char *over =
+        m->cpu_milli && s->cpu_milli > m->cpu_milli   ? "cpus"
+        : m->mem_bytes && s->mem_bytes > m->mem_bytes ? "mem"
+        : (m->gpus || m->gpu_milli) && s->gpus * 1000 + s->gpu_milli > m->gpus * 1000 + m->gpu_milli
+            ? "gpus"
+        : m->gpu_mem_bytes && s->gpu_mem_bytes > m->gpu_mem_bytes ? "gpu_mem"
+        : m->pids && s->pids > m->pids                            ? "pids"
+        : m->disk_bytes && s->disk_bytes > m->disk_bytes          ? "disk"
+                                                                  : NULL;
     if (over)
         return parse_fail(p, at, "pool '%s': 'shape' gives more %s than 'max' allows; raise max.%s",
                           pool->name, over, over);
+    if (s->gpu_milli || m->gpu_milli) /* nothing holds a task to its share yet */
+        return parse_fail(p, at,
+                          "pool '%s': shares of a GPU need class 'shared', which is not offered "
+                          "yet; give whole GPUs",
+                          pool->name);
     return 0;
 }
 
-static int add_pool(struct parse *p, const yaml_node_t *node, struct vg_conf *c) {
-    struct vg_pool_conf pool = {.line = (unsigned)node->start_mark.line + 1};
+static int add_pool(struct parse *p, const yaml_node_t *node) {
+    struct vg_conf *c = p->conf;
+    struct vg_pool_conf pool = {.max_priority = VG_PRIORITY_MAX,
+                                .line = (unsigned)node->start_mark.line + 1};
     int r = parse_section(p, node, SECTION_pool, &pool);
     if (r >= 0)
         r = check_pool(p, node, c, &pool);
@@ -205,10 +226,17 @@ static int add_pool(struct parse *p, const yaml_node_t *node, struct vg_conf *c)
     return 0;
 }
 
-int parse_pools(struct parse *p, const yaml_node_t *node, struct vg_conf *c) {
-    int r = check_list(p, node, "pools", VG_CONF_POOLS_MAX);
+int parse_each(struct parse *p, const yaml_node_t *node, const char *key, size_t max,
+               int (*each)(struct parse *p, const yaml_node_t *item)) {
+    if (parse_is_null(node))
+        return 0;
+    int r = parse_check_list(p, node, key, max);
     const yaml_node_item_t *i = r < 0 ? NULL : node->data.sequence.items.start;
     for (; r >= 0 && i < node->data.sequence.items.top; i++)
-        r = add_pool(p, yaml_document_get_node(p->doc, *i), c);
+        r = each(p, yaml_document_get_node(p->doc, *i));
     return r;
+}
+
+int parse_pools(struct parse *p, const yaml_node_t *node) {
+    return parse_each(p, node, "pools", VG_CONF_POOLS_MAX, add_pool);
 }

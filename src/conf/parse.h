@@ -13,8 +13,16 @@ enum key_type {
     TYPE_COUNT,
     TYPE_COUNT32,
     TYPE_MILLI32,
+    TYPE_MILLI,
+    TYPE_MICRO,
+    TYPE_BOOL,
     TYPE_NETWORK,
     TYPE_CLASS,
+    TYPE_PLACEMENT,
+    TYPE_PREEMPTION,
+    TYPE_REPEAT,
+    TYPE_CURRENCY,
+    TYPE_WHEN,
     TYPE_STRINGS,
     TYPE_PATHS,
     TYPE_LABELS,
@@ -22,7 +30,16 @@ enum key_type {
     TYPE_LIMITS,
     TYPE_NODES,
     TYPE_SHAPE,
+    TYPE_GPUS,
     TYPE_POOLS,
+    TYPE_SCHEDULER,
+    TYPE_PRICE,
+    TYPE_AMOUNT,
+    TYPE_EACH_USER,
+    TYPE_QUEUES,
+    TYPE_USERS,
+    TYPE_WINDOWS,
+    TYPE_RESERVATIONS,
 };
 
 enum section {
@@ -32,6 +49,14 @@ enum section {
     SECTION_pool,
     SECTION_nodes,
     SECTION_shape,
+    SECTION_scheduler,
+    SECTION_price,
+    SECTION_queue,
+    SECTION_user,
+    SECTION_each_user,
+    SECTION_amount,
+    SECTION_window,
+    SECTION_reservation,
 };
 
 struct key {
@@ -46,6 +71,9 @@ struct parse {
     const char *file;
     yaml_document_t *doc;
     struct vg_err *err;
+    struct vg_conf *conf; /* that is being filled */
+    int queue;            /* whose keys are being read; -1: none */
+    unsigned depth;       /* of queues within queues */
 };
 
 /* "<file>:<line>: <sentence>"; returns the -errno. */
@@ -65,8 +93,31 @@ int parse_strings(struct parse *p, const yaml_node_t *node, const struct key *ke
                   struct vg_strings *ret);
 int parse_labels(struct parse *p, const yaml_node_t *node, const struct key *key,
                  struct vg_labels *ret);
-int parse_pools(struct parse *p, const yaml_node_t *node, struct vg_conf *c);
+int parse_pools(struct parse *p, const yaml_node_t *node);
+int parse_queues(struct parse *p, const yaml_node_t *node);
+int parse_users(struct parse *p, const yaml_node_t *node);
+int parse_windows(struct parse *p, const yaml_node_t *node);
+int parse_reservations(struct parse *p, const yaml_node_t *node);
+/* A sequence of at most `max`; nothing counts as an empty one. */
+int parse_check_list(struct parse *p, const yaml_node_t *node, const char *key, size_t max);
+bool parse_is_null(const yaml_node_t *node);
+/* Calls `each` for the entries of a list. */
+int parse_each(struct parse *p, const yaml_node_t *node, const char *key, size_t max,
+               int (*each)(struct parse *p, const yaml_node_t *item));
+
+/* After everything was read: what queues, windows and reservations say of each other and of
+   pools. */
+int parse_check_queues(struct parse *p);
+int parse_check_reservations(struct parse *p);
+/* The same with a line of the file in place of a node. */
+int parse_fail_line(struct parse *p, unsigned line, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 
 void vg_strings_done(struct vg_strings *l);
 void vg_labels_done(struct vg_labels *l);
 void vg_pool_conf_done(struct vg_pool_conf *pool);
+void vg_queue_conf_done(struct vg_queue_conf *q);
+void vg_window_conf_done(struct vg_window_conf *w);
+void vg_reservation_conf_done(struct vg_reservation_conf *r);
+/* A tenant's policy with everything at its default. */
+struct vg_tenant_conf vg_tenant_conf_default(void);

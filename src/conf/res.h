@@ -13,9 +13,9 @@ struct vg_res {
     uint32_t cpu_milli;
     uint64_t mem_bytes;
     uint32_t gpus;
-    uint32_t pids;       /* a limit for the task; never reserved on a node */
-    uint64_t disk_bytes; /* likewise */
-    uint32_t gpu_milli;  /* a share of one GPU, 1 .. 999; gpus is then 0 */
+    uint32_t pids;          /* a limit for the task; never reserved on a node */
+    uint64_t disk_bytes;    /* likewise */
+    uint32_t gpu_milli;     /* a share of one GPU, 1 .. 999; gpus is then 0 */
     uint64_t gpu_mem_bytes; /* of each GPU; 0: a whole card, or the share's part of one */
 };
 

@@ -16,6 +16,15 @@ int parse_fail(struct parse *p, const yaml_node_t *at, const char *fmt, ...) {
     return vg_err_set(p->err, VG_INVALID, "%s:%zu: %s", p->file, at->start_mark.line + 1, text);
 }
 
+int parse_fail_line(struct parse *p, unsigned line, const char *fmt, ...) {
+    char text[VG_ERR_MAX];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    return vg_err_set(p->err, VG_INVALID, "%s:%u: %s", p->file, line, text);
+}
+
 int parse_no_memory(struct parse *p) {
     return vg_err_sys(p->err, -ENOMEM, "cannot read %s", p->file);
 }
@@ -83,6 +92,8 @@ static const struct {
     [TYPE_COUNT] = {vg_parse_u64, "a whole number"},
     [TYPE_COUNT32] = {vg_parse_u64, "a whole number"},
     [TYPE_MILLI32] = {vg_parse_milli, "a number of CPUs, like 2 or 0.5"},
+    [TYPE_MILLI] = {vg_parse_milli, "a number, like 2 or 0.5"},
+    [TYPE_MICRO] = {vg_parse_micro, "a price with at most six decimals, like 2.5 or 0.000125"},
 };
 
 static void show_number(enum key_type type, uint64_t v, char *out, size_t n) {
@@ -90,8 +101,10 @@ static void show_number(enum key_type type, uint64_t v, char *out, size_t n) {
         vg_format_size(v, out, n);
     else if (type == TYPE_DURATION)
         snprintf(out, n, "%gs", (double)v / (double)VG_USEC);
-    else if (type == TYPE_MILLI32)
-        snprintf(out, n, "%g", (double)v / 1000);
+    else if (type == TYPE_MILLI32 || type == TYPE_MILLI)
+        snprintf(out, n, "%.12g", (double)v / 1000);
+    else if (type == TYPE_MICRO)
+        snprintf(out, n, "%.12g", (double)v / 1e6);
     else
         snprintf(out, n, "%llu", (unsigned long long)v);
 }
@@ -131,14 +144,69 @@ const char *vg_pool_class_name(enum vg_pool_class c) {
     return (unsigned)c < VG_COUNT(classes) ? classes[c] : "?";
 }
 
-static int read_network(struct parse *p, const yaml_node_t *node, const struct key *key,
-                        const char *s, enum vg_network *place) {
-    for (unsigned i = 0; i < VG_COUNT(networks); i++)
-        if (strcmp(s, networks[i]) == 0) {
+static const char *const placements[] = {
+    [VG_PLACE_LEAST_STRANDED] = "least-stranded",
+    [VG_PLACE_BEST_FIT] = "best-fit",
+    [VG_PLACE_SPREAD] = "spread",
+};
+static const char *const preemptions[] = {
+    [VG_PREEMPT_NO] = "no",
+    [VG_PREEMPT_AGREED] = "agreed",
+    [VG_PREEMPT_YES] = "yes",
+};
+static const char *const repeats[] = {
+    [VG_REPEAT_ONCE] = "once",
+    [VG_REPEAT_DAILY] = "daily",
+    [VG_REPEAT_WEEKLY] = "weekly",
+};
+
+const char *vg_placement_name(enum vg_placement p) {
+    return (unsigned)p < VG_COUNT(placements) ? placements[p] : "?";
+}
+
+const char *vg_preemption_name(enum vg_preemption p) {
+    return (unsigned)p < VG_COUNT(preemptions) ? preemptions[p] : "?";
+}
+
+/* The place of a word in a short list of words; *place is an enum. */
+static int read_word(struct parse *p, const yaml_node_t *node, const struct key *key, const char *s,
+                     const char *const *words, unsigned n, const char *expected, unsigned *place) {
+    for (unsigned i = 0; i < n; i++)
+        if (strcmp(s, words[i]) == 0) {
             *place = i;
             return 0;
         }
-    return fail_value(p, node, key, s, "nat, host or none");
+    return fail_value(p, node, key, s, expected);
+}
+
+static int read_bool(struct parse *p, const yaml_node_t *node, const struct key *key, const char *s,
+                     void *place) {
+    static const char *const words[] = {"false", "true", "no", "yes", "off", "on"};
+    for (unsigned i = 0; i < VG_COUNT(words); i++)
+        if (strcmp(s, words[i]) == 0) {
+            *(unsigned char *)place = i % 2; /* a bool or an int8_t */
+            return 0;
+        }
+    return fail_value(p, node, key, s, "yes or no");
+}
+
+/* As it is printed behind amounts of money. */
+static int read_currency(struct parse *p, const yaml_node_t *node, const struct key *key,
+                         const char *s, char **place) {
+    size_t n = strlen(s);
+    bool good = n >= key->min && n <= key->max;
+    for (size_t i = 0; i < n; i++)
+        good = good && isalpha((unsigned char)s[i]);
+    return good ? put_string(p, place, s)
+                : fail_value(p, node, key, s, "a name of 1 to 8 letters, like EUR");
+}
+
+static int read_when(struct parse *p, const yaml_node_t *node, const struct key *key, const char *s,
+                     struct vg_when *place) {
+    if (vg_parse_when(s, place) < 0)
+        return fail_value(p, node, key, s,
+                          "a date and time, like '2026-12-01 02:00' or '2026-12-01T02:00Z'");
+    return 0;
 }
 
 static int read_class(struct parse *p, const yaml_node_t *node, const struct key *key,
@@ -166,12 +234,45 @@ static int read_scalar(struct parse *p, const yaml_node_t *node, const struct ke
     case TYPE_NAME:
         return read_string(p, node, key, s, place);
     case TYPE_NETWORK:
-        return read_network(p, node, key, s, place);
+        return read_word(p, node, key, s, networks, VG_COUNT(networks), "nat, host or none", place);
+    case TYPE_PLACEMENT:
+        return read_word(p, node, key, s, placements, VG_COUNT(placements),
+                         "least-stranded, best-fit or spread", place);
+    case TYPE_PREEMPTION:
+        return read_word(p, node, key, s, preemptions, VG_COUNT(preemptions), "no, agreed or yes",
+                         place);
+    case TYPE_REPEAT:
+        return read_word(p, node, key, s, repeats, VG_COUNT(repeats), "once, daily or weekly",
+                         place);
+    case TYPE_BOOL:
+        return read_bool(p, node, key, s, place);
+    case TYPE_CURRENCY:
+        return read_currency(p, node, key, s, place);
+    case TYPE_WHEN:
+        return read_when(p, node, key, s, place);
     case TYPE_CLASS:
         return read_class(p, node, key, s, place);
     default:
         return read_number(p, node, key, s, place);
     }
+}
+
+/* Whole GPUs, or a share of one: never both. */
+static int read_gpus(struct parse *p, const yaml_node_t *node, const struct key *key,
+                     struct vg_res *res) {
+    const char *s;
+    uint64_t milli;
+    int r = parse_text(p, node, "'gpus'", &s);
+    if (r < 0)
+        return r;
+    if (vg_parse_milli(s, &milli) < 0 || (milli > 1000 && milli % 1000))
+        return fail_value(p, node, key, s, "a whole number, or a share of one GPU like 0.25");
+    if (milli / 1000 > key->max)
+        return parse_fail(p, node, "'gpus' is %s, but must be between 0 and %llu", s,
+                          (unsigned long long)key->max);
+    res->gpus = (uint32_t)(milli / 1000);
+    res->gpu_milli = (uint32_t)(milli % 1000);
+    return 0;
 }
 
 int parse_value(struct parse *p, const yaml_node_t *node, const struct key *key, void *base) {
@@ -181,7 +282,7 @@ int parse_value(struct parse *p, const yaml_node_t *node, const struct key *key,
     case TYPE_PATHS:
         return parse_strings(p, node, key, place);
     case TYPE_LABELS:
-        return parse_labels(p, node, key, base);
+        return parse_labels(p, node, key, place);
     case TYPE_ACCESS:
         return parse_section(p, node, SECTION_access, base);
     case TYPE_LIMITS:
@@ -190,8 +291,26 @@ int parse_value(struct parse *p, const yaml_node_t *node, const struct key *key,
         return parse_section(p, node, SECTION_nodes, place);
     case TYPE_SHAPE:
         return parse_section(p, node, SECTION_shape, place);
+    case TYPE_GPUS:
+        return read_gpus(p, node, key, base);
     case TYPE_POOLS:
-        return parse_pools(p, node, base);
+        return parse_pools(p, node);
+    case TYPE_SCHEDULER:
+        return parse_section(p, node, SECTION_scheduler, place);
+    case TYPE_PRICE:
+        return parse_section(p, node, SECTION_price, place);
+    case TYPE_AMOUNT:
+        return parse_section(p, node, SECTION_amount, place);
+    case TYPE_EACH_USER:
+        return parse_section(p, node, SECTION_each_user, place);
+    case TYPE_QUEUES:
+        return parse_queues(p, node);
+    case TYPE_USERS:
+        return parse_users(p, node);
+    case TYPE_WINDOWS:
+        return parse_windows(p, node);
+    case TYPE_RESERVATIONS:
+        return parse_reservations(p, node);
     default:
         return read_scalar(p, node, key, place);
     }

@@ -48,8 +48,12 @@ static int refuse_count(const struct vg_pool_conf *p, const char *what, uint64_t
 
 int vg_pool_grant(const struct vg_pool_conf *p, const Vg__Pb__Resources *want, struct vg_res *ret,
                   struct vg_err *err) {
-    struct vg_res w = vg_res_from_pb(want), r;
+    struct vg_res w = vg_res_from_pb(want), r = {0};
     bool much;
+    if (w.gpu_milli) /* nothing holds a task to its share yet */
+        return vg_err_set(err, VG_INVALID,
+                          "pool '%s' gives whole GPUs only (class %s): ask for --gpus 1", p->name,
+                          vg_pool_class_name(p->class));
     r.cpu_milli = (uint32_t)pick(w.cpu_milli, p->shape.cpu_milli, p->max.cpu_milli, &much);
     if (much)
         return vg_err_set(err, VG_INVALID, "pool '%s' gives a task at most %g CPUs (asked: %g)",
@@ -60,6 +64,9 @@ int vg_pool_grant(const struct vg_pool_conf *p, const Vg__Pb__Resources *want, s
     r.gpus = (uint32_t)pick(w.gpus, p->shape.gpus, p->max.gpus, &much);
     if (much)
         return refuse_count(p, "GPUs", r.gpus, p->max.gpus, err);
+    r.gpu_mem_bytes = pick(w.gpu_mem_bytes, p->shape.gpu_mem_bytes, p->max.gpu_mem_bytes, &much);
+    if (much)
+        return refuse_size(p, "GPU memory", r.gpu_mem_bytes, p->max.gpu_mem_bytes, err);
     r.pids = (uint32_t)pick(w.pids, p->shape.pids, p->max.pids, &much);
     if (much)
         return refuse_count(p, "processes", r.pids, p->max.pids, err);

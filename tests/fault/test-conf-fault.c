@@ -8,7 +8,15 @@
 static const char text[] = "listen: a:1\nadvertise: b\naccess: {groups: [x, y], users: [z]}\n"
                            "default_pool: p\npools:\n"
                            "- {name: o, description: d, nodes: {labels: {k: v, l: w}}}\n"
-                           "- {name: p, shape: {cpus: 1}, shared: [/a, /b]}\n";
+                           "- {name: p, shape: {cpus: 1}, shared: [/a, /b], models: [m]}\n"
+                           "currency: EUR\nqueues:\n"
+                           "- {name: q, teams: [t], users: [{name: u}], queues: [{name: r}]}\n"
+                           "maintenance:\n"
+                           "- {start: 2026-12-01 02:00, duration: 1h, nodes: [n]}\n"
+                           "- {name: w, start: 2026-12-01 02:00, duration: 1h, labels: {a: b}}\n"
+                           "reservations:\n"
+                           "- {queue: q/r, pool: p, gpus: 1, from: 2026-12-01 00:00,\n"
+                           "   until: 2026-12-02 00:00}\n";
 
 static void read_conf(void *ctx, bool armed) {
     struct vg_conf c = {.lease_usec = 77};
@@ -51,7 +59,7 @@ static void row_and_back(void *ctx, bool armed) {
     int r = vg_task_to_row(ctx, true, &pack, &row);
     (void)armed;
     if (r == 0) {
-        r = vg_task_from_row(&row, NULL, &back);
+        r = vg_task_from_row(&row, &back);
         cr_assert(r == 0 || (r == -ENOMEM && !back));
     }
     cr_assert(r == 0 || r == -ENOMEM);

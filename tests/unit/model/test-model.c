@@ -136,7 +136,7 @@ Test(task, a_row_carries_everything_there_and_back) {
         cr_assert_str_eq(row.labels, "a=1\nb=2\n");
         if (state == VG_TASK_RUNNING)
             cr_assert_str_eq(row.gpus, "0,1");
-        cr_assert_eq(vg_task_from_row(&row, NULL, &back), 0, "%s", vg_task_state_name(state));
+        cr_assert_eq(vg_task_from_row(&row, &back), 0, "%s", vg_task_state_name(state));
         cr_assert_eq(back->state, t->state);
         cr_assert_eq(back->attempt.number, t->attempt.number);
         cr_assert_eq(back->attempt.node, t->attempt.node);
@@ -147,7 +147,7 @@ Test(task, a_row_carries_everything_there_and_back) {
         cr_assert(back->durable && back->out_bytes == 99);
         cr_assert_eq(back->ended_usec, t->ended_usec);
         row.state = "asleep";
-        cr_assert_eq(vg_task_from_row(&row, NULL, &back), -EBADMSG);
+        cr_assert_eq(vg_task_from_row(&row, &back), -EBADMSG);
         vg_task_free(back);
         vg_task_free(t);
         vg_task_pack_done(&pack);
@@ -283,10 +283,29 @@ Test(pool, grants_the_shape_and_refuses_more_than_max) {
     cr_assert_str_eq(err.msg, "pool 'a100-1' gives a task at most 2 GPUs (asked: 3)");
     want = vg_res_to_pb((struct vg_res){.mem_bytes = 2 << 20});
     cr_assert_eq(vg_pool_grant(&p, &want, &r, &err), -EINVAL);
+    want = vg_res_to_pb((struct vg_res){.gpu_milli = 250});
+    cr_assert_eq(vg_pool_grant(&p, &want, &r, &err), -EINVAL);
+    cr_assert_str_eq(err.msg, "pool 'a100-1' gives whole GPUs only (class dedicated): ask for "
+                              "--gpus 1");
     p.max_time_usec = 50;
     cr_assert_eq(vg_pool_time_usec(&p, 0), 50);
     cr_assert_eq(vg_pool_time_usec(&p, 20), 20);
     cr_assert_eq(vg_pool_time_usec(&p, 60), 50);
+}
+
+Test(pool, nodes_belong_by_the_model_of_their_gpus) {
+    struct vg_pool_conf p = {.name = "fast"};
+    char *models[] = {"H100", "a100"};
+    struct vg_node *n = vg_node_new(1, "n");
+    p.model = (struct vg_strings){.item = models, .n = 2};
+    cr_assert_not(vg_node_in_pool(n, &p), "it has no GPU");
+    n->gpu_model = strdup("NVIDIA A100-SXM4-80GB");
+    cr_assert(vg_node_in_pool(n, &p));
+    cr_assert_not(vg_gpu_model_is("NVIDIA A100-SXM4-80GB", "A10"));
+    cr_assert_not(vg_gpu_model_is("NVIDIA RTX A100X", "A100"));
+    cr_assert_not(vg_gpu_model_is("A100", ""));
+    cr_assert(vg_gpu_model_is("A100", "A100-SXM4") == false && vg_gpu_model_is("A100", "A100"));
+    vg_node_free(n);
 }
 
 Test(pool, an_unknown_name_gets_a_suggestion) {
