@@ -1,11 +1,11 @@
 #pragma once
 /* Inside the engine: what it remembers, and who does what.
 
-   enodes.c gpus.c fit.c score.c  pools, nodes, what is free, where a shape fits best (also the
-   public vg_eng_set_pool, _remove_pool, _set_node, _remove_node, _set_cached, _set_mix) tenants.c
-   lanes.c shapes.c     who is next gang.c preempt.c engine.c      all-or-nothing, making room, the
-   loop of decisions learn.c profile.c window.c     how long things run, what is promised to whom
-   when explain.c                      sentences and lists for people
+   enodes.c gpus.c fit.c score.c together.c  pools, nodes, what is free, where a shape fits best
+   (also the public vg_eng_set_pool, _remove_pool, _set_node, _remove_node, _set_cached, _set_mix)
+   tenants.c lanes.c shapes.c     who is next gang.c preempt.c engine.c      all-or-nothing, making
+   room, the loop of decisions learn.c profile.c window.c     how long things run, what is promised
+   to whom when explain.c                      sentences and lists for people
 
    A waiting task is in one lane: (tenant, shape). A shape is (fit, members, run class); a fit is
    what a node must have. While a shape cannot start anywhere it sleeps; a node that gained room
@@ -43,6 +43,7 @@ struct enode {
     uint64_t pools[4];     /* set of epool.at */
     struct vg_list tasks;  /* etask.on_node: by expected end, earliest first */
     struct vg_list pinned; /* etask.link: sessions' tasks that wait for this node, in order */
+    struct vg_list ghosts; /* fit_world.ghosts, while it is one */
     struct vg_list holds;  /* hold.on_node: what is promised here */
     struct vg_map cached;  /* environments */
     uint64_t changed;      /* vg_eng.change of its last change */
@@ -70,6 +71,7 @@ struct fit {
     char *model; /* owned; "" any */
     char **label;
     size_t n_labels;
+    struct fit *same;        /* another of the same hash */
     struct fit_index *index; /* owned by fit.c: eligible nodes, ordered by score, kept up lazily */
     struct vg_list shapes;   /* shape.on_fit */
     struct vg_list link;     /* in vg_eng.fits */
@@ -206,7 +208,7 @@ uint64_t vg_fit_gpus(const struct vg_eng *e, const struct fit *f, const struct e
    WINDOW, NO_NODES, TOO_BIG). The pools are tried in order of preference. `env`: cache hint. */
 int vg_fit_find(struct vg_eng *e, struct fit *f, const struct shape *who, uint64_t until,
                 uint64_t env, struct spot *ret, enum vg_eng_code *code);
-/* All `n` members, close together, or none; does not take them. */
+/* All `n` members in one pool, close together, or none; does not take them. -ENOMEM. */
 int vg_fit_find_gang(struct vg_eng *e, struct fit *f, const struct shape *who, uint32_t n,
                      uint64_t until, uint64_t env, struct spot *ret, enum vg_eng_code *code);
 /* A task was asked for: it is part of the mix that score.c measures stranded capacity by. */

@@ -1,0 +1,445 @@
+/* Pools and nodes: what they are, what is free on them. Placement is told of every change. Pure. */
+#include "base/cleanup.h"
+#include "base/mem.h"
+#include "sched/place.h"
+
+#include <string.h>
+
+struct rack {
+    uint32_t no;
+    char name[];
+};
+
+/* --- labels --- */
+
+void vg_labels_free(char **l, size_t n) {
+    for (size_t i = 0; l && i < n; i++)
+        free(l[i]);
+    free(l);
+}
+
+char **vg_labels_dup(char *const *l, size_t n) {
+    char **d = vg_alloc((n + 1) * sizeof *d);
+    for (size_t i = 0; d && i < n; i++)
+        if (!(d[i] = vg_strdup(l[i]))) {
+            vg_labels_free(d, n);
+            return NULL;
+        }
+    return d;
+}
+
+static bool has_label(const char *want, char *const *have, size_t n_have) {
+    for (size_t i = 0; i < n_have; i++)
+        if (strcmp(want, have[i]) == 0)
+            return true;
+    return false;
+}
+
+bool vg_labels_within(char *const *want, size_t n_want, char *const *have, size_t n_have) {
+    for (size_t i = 0; i < n_want; i++)
+        if (!has_label(want[i], have, n_have))
+            return false;
+    return true;
+}
+
+/* --- changes --- */
+
+static void changed(struct vg_eng *e, struct enode *n, bool more) {
+    n->changed = ++e->change;
+    vg_shapes_node_changed(e, n, more);
+}
+
+/* Whether the node counts in its pools and in the capacity. */
+static void count_node(struct vg_eng *e, const struct enode *n, int sign) {
+    if (n->ghost)
+        return;
+    for (uint32_t i = 0; i < VG_COUNT(e->pool); i++) {
+        if (!e->pool[i] || !(n->pools[i / 64] >> (i % 64) & 1))
+            continue;
+        e->pool[i]->nodes += (uint32_t)sign;
+        e->pool[i]->usable += n->usable ? (uint32_t)sign : 0;
+    }
+    if (!n->usable)
+        return;
+    e->capacity.cpu_milli += (uint64_t)sign * n->total.cpu_milli;
+    e->capacity.mem_bytes += (uint64_t)sign * n->total.mem_bytes;
+    for (uint32_t i = 0; i < n->n_gpus; i++)
+        e->capacity.gpu_milli += n->gpu[i].bad ? 0 : (uint64_t)sign * 1000;
+}
+
+static void join_pools(struct vg_eng *e, struct enode *n) {
+    memset(n->pools, 0, sizeof n->pools);
+    for (uint32_t i = 0; i < VG_COUNT(e->pool) && !n->ghost; i++) {
+        const struct epool *p = e->pool[i];
+        if (p && vg_labels_within(p->label, p->n_labels, n->label, n->n_labels))
+            n->pools[i / 64] |= 1ULL << (i % 64);
+    }
+}
+
+/* --- pools --- */
+
+static void free_pool(struct epool *p) {
+    if (!p)
+        return;
+    free(p->name);
+    vg_labels_free(p->label, p->n_labels);
+    free(p);
+}
+
+/* Every node looks again whether it belongs. */
+static void rejoin_all(struct vg_eng *e) {
+    for (size_t i = 0; i < e->n_nodes; i++)
+        if (e->node[i])
+            count_node(e, e->node[i], -1);
+    for (size_t i = 0; i < e->n_nodes; i++)
+        if (e->node[i]) {
+            join_pools(e, e->node[i]);
+            count_node(e, e->node[i], 1);
+            changed(e, e->node[i], true);
+        }
+}
+
+static struct epool *new_pool(struct vg_eng *e, uint64_t id) {
+    uint32_t at = 0;
+    while (at < VG_COUNT(e->pool) && e->pool[at])
+        at++;
+    struct epool *p = at < VG_COUNT(e->pool) ? vg_alloc(sizeof *p) : NULL;
+    if (!p || vg_map_put_u64(&e->pools, id, p) < 0) {
+        free(p);
+        return NULL;
+    }
+    p->id = id;
+    p->at = at;
+    e->pool[at] = p;
+    e->n_pools++;
+    return p;
+}
+
+int vg_eng_set_pool(struct vg_eng *e, const struct vg_eng_pool *in) {
+    vg_auto_free char *name = vg_strdup(in->name ? in->name : "");
+    char **label = vg_labels_dup(in->labels, in->n_labels);
+    struct epool *p = vg_map_get_u64(&e->pools, in->id);
+    if (!name || !label || (!p && !(p = new_pool(e, in->id)))) {
+        vg_labels_free(label, in->n_labels);
+        return -ENOMEM;
+    }
+    free(p->name);
+    vg_labels_free(p->label, p->n_labels);
+    p->name = vg_take_ptr(name);
+    p->label = label;
+    p->n_labels = in->n_labels;
+    p->shape = in->shape;
+    rejoin_all(e);
+    return 0;
+}
+
+int vg_eng_remove_pool(struct vg_eng *e, uint64_t pool) {
+    struct epool *p = vg_map_get_u64(&e->pools, pool);
+    if (!p)
+        return 0;
+    if (p->refs)
+        return -EBUSY;
+    vg_map_del_u64(&e->pools, pool);
+    for (size_t i = 0; i < e->n_nodes; i++)
+        if (e->node[i])
+            e->node[i]->pools[p->at / 64] &= ~(1ULL << (p->at % 64));
+    e->pool[p->at] = NULL;
+    e->n_pools--;
+    free_pool(p);
+    return 0;
+}
+
+/* --- what is held --- */
+
+static struct egpu *gpu_at(struct enode *n, uint32_t index) {
+    if (index < n->n_gpus && n->gpu[index].index == index)
+        return &n->gpu[index];
+    for (uint32_t i = 0; i < n->n_gpus; i++)
+        if (n->gpu[i].index == index)
+            return &n->gpu[i];
+    return NULL;
+}
+
+void vg_node_hold(struct enode *n, const struct fit *f, uint64_t gpus, int sign) {
+    int32_t milli = f->res.gpus ? 1000 : (int32_t)f->res.gpu_milli;
+    n->cpu_free -= sign * (int64_t)f->res.cpu_milli;
+    n->mem_free -= sign * (int64_t)f->res.mem_bytes;
+    n->n_tasks += (uint32_t)sign;
+    for (; gpus && milli; gpus &= gpus - 1) {
+        struct egpu *g = gpu_at(n, (uint32_t)__builtin_ctzll(gpus));
+        if (!g)
+            continue;
+        uint32_t was = g->tasks;
+        g->free_milli -= sign * milli;
+        g->free_mem -= sign * (int64_t)vg_fit_card_mem(f, g->mem);
+        g->tasks += (uint32_t)sign;
+        if (!g->bad && (was == 0 || g->tasks == 0))
+            n->whole_free += was == 0 ? UINT32_MAX : 1;
+    }
+}
+
+void vg_node_take(struct vg_eng *e, struct enode *n, struct etask *t, uint64_t gpus) {
+    vg_node_hold(n, t->fit, gpus, 1);
+    t->place = TASK_RUNS;
+    t->node = n;
+    t->gpus = gpus;
+    vg_list_push_back(&n->tasks, &t->on_node);
+    changed(e, n, false);
+}
+
+void vg_node_give(struct vg_eng *e, struct enode *n, struct etask *t) {
+    vg_node_hold(n, t->fit, t->gpus, -1);
+    vg_list_remove(&t->on_node);
+    t->node = NULL;
+    t->gpus = 0;
+    changed(e, n, true);
+}
+
+void vg_node_imagine(const struct enode *n, struct enode *copy, struct egpu *gpu) {
+    *copy = *n;
+    copy->gpu = gpu;
+    if (n->n_gpus)
+        memcpy(gpu, n->gpu, n->n_gpus * sizeof *gpu);
+    vg_list_init(&copy->tasks);
+    vg_list_init(&copy->pinned);
+    vg_list_init(&copy->holds);
+}
+
+void vg_node_imagine_without(struct enode *copy, const struct fit *f, uint64_t gpus) {
+    vg_node_hold(copy, f, gpus, -1);
+}
+
+void vg_node_imagine_with(struct enode *copy, const struct fit *f, uint64_t gpus) {
+    vg_node_hold(copy, f, gpus, 1);
+}
+
+/* --- nodes --- */
+
+static void free_node(struct enode *n) {
+    if (!n)
+        return;
+    free(n->name);
+    free(n->model);
+    free(n->rack);
+    free(n->gpu);
+    vg_labels_free(n->label, n->n_labels);
+    vg_map_done(&n->cached);
+    free(n);
+}
+
+static void drop_node(struct vg_eng *e, struct enode *n) {
+    vg_list_remove(&n->ghosts);
+    vg_map_del_u64(&e->nodes, n->id);
+    e->node[n->at] = NULL;
+    e->place->holes++;
+    free_node(n);
+}
+
+/* Ghosts that nobody is pinned to any more. */
+static void drop_ghosts(struct vg_eng *e) {
+    vg_list_for_each_safe (i, &e->place->ghosts) {
+        struct enode *n = vg_list_entry(i, struct enode, ghosts);
+        if (vg_list_empty(&n->pinned))
+            drop_node(e, n);
+    }
+}
+
+static int find_slot(struct vg_eng *e, uint32_t *at) {
+    for (size_t i = 0; e->place->holes && i < e->n_nodes; i++)
+        if (!e->node[i]) {
+            *at = (uint32_t)i;
+            return 0;
+        }
+    struct enode **grown = vg_grow(e->node, &e->nodes_cap, e->n_nodes + 1, sizeof(*grown));
+    if (!grown)
+        return -ENOMEM;
+    e->node = grown;
+    e->node[e->n_nodes] = NULL;
+    *at = (uint32_t)e->n_nodes++;
+    e->place->holes++;
+    return 0;
+}
+
+struct enode *vg_node_get(struct vg_eng *e, uint64_t id) {
+    struct enode *n = vg_map_get_u64(&e->nodes, id);
+    uint32_t at;
+    if (n)
+        return n;
+    drop_ghosts(e);
+    if (find_slot(e, &at) < 0 || !(n = vg_alloc(sizeof *n)))
+        return NULL;
+    *n = (struct enode){.id = id, .at = at, .ghost = true};
+    vg_list_init(&n->tasks);
+    vg_list_init(&n->pinned);
+    vg_list_init(&n->holds);
+    vg_list_init(&n->ghosts);
+    n->name = vg_strdup("");
+    n->model = vg_strdup("");
+    n->rack = vg_strdup("");
+    n->label = vg_labels_dup(NULL, 0);
+    if (!n->name || !n->model || !n->rack || !n->label || vg_map_put_u64(&e->nodes, id, n) < 0) {
+        free_node(n);
+        return NULL;
+    }
+    vg_list_push_back(&e->place->ghosts, &n->ghosts);
+    e->place->holes--;
+    return e->node[at] = n;
+}
+
+/* Equal names get equal numbers; 0 for none, and when there is no memory for it. */
+static uint32_t rack_number(struct fit_world *w, const char *name) {
+    if (!name || !*name)
+        return 0;
+    struct rack *r = vg_map_get(&w->racks, name);
+    if (r)
+        return r->no;
+    size_t len = strlen(name);
+    r = vg_alloc(sizeof *r + len + 1);
+    if (!r)
+        return 0;
+    memcpy(r->name, name, len + 1);
+    r->no = w->n_racks + 1;
+    if (vg_map_put(&w->racks, r->name, r) < 0) {
+        free(r);
+        return 0;
+    }
+    w->n_racks++;
+    return r->no;
+}
+
+static int cmp_gpu(const void *a, const void *b) {
+    uint32_t x = ((const struct egpu *)a)->index, y = ((const struct egpu *)b)->index;
+    return x < y ? -1 : x > y;
+}
+
+static struct egpu *make_gpus(const struct vg_eng_gpu *in, size_t n) {
+    struct egpu *g = vg_alloc((n + 1) * sizeof *g);
+    for (size_t i = 0; g && i < n; i++)
+        g[i] = (struct egpu){.free_milli = 1000,
+                             .index = in[i].index,
+                             .island = in[i].island,
+                             .numa = in[i].numa,
+                             .mem = in[i].mem_bytes,
+                             .free_mem = (int64_t)in[i].mem_bytes,
+                             .bad = in[i].bad};
+    if (g)
+        qsort(g, n, sizeof *g, cmp_gpu);
+    return g;
+}
+
+/* What is free follows from what it has and the tasks on it. */
+static void recount(struct enode *n) {
+    n->cpu_free = n->total.cpu_milli;
+    n->mem_free = (int64_t)n->total.mem_bytes;
+    n->n_tasks = n->whole_free = 0;
+    for (uint32_t i = 0; i < n->n_gpus; i++)
+        n->whole_free += !n->gpu[i].bad;
+    vg_list_for_each (i, &n->tasks) {
+        const struct etask *t = vg_list_entry(i, struct etask, on_node);
+        vg_node_hold(n, t->fit, t->gpus, 1);
+    }
+}
+
+int vg_eng_set_node(struct vg_eng *e, const struct vg_eng_node *in) {
+    size_t n_gpus = VG_MIN(in->n_gpus, (size_t)VG_NODE_GPUS_MAX);
+    vg_auto_free char *name = vg_strdup(in->name ? in->name : "");
+    vg_auto_free char *model = vg_strdup(in->model ? in->model : "");
+    vg_auto_free char *rack = vg_strdup(in->rack ? in->rack : "");
+    vg_auto_free struct egpu *gpu = make_gpus(in->gpu, n_gpus);
+    char **label = vg_labels_dup(in->labels, in->n_labels);
+    struct enode *n = name && model && rack && gpu && label ? vg_node_get(e, in->id) : NULL;
+    if (!n) {
+        vg_labels_free(label, in->n_labels);
+        return -ENOMEM;
+    }
+    count_node(e, n, -1);
+    free(n->name);
+    free(n->model);
+    free(n->rack);
+    free(n->gpu);
+    vg_labels_free(n->label, n->n_labels);
+    n->name = vg_take_ptr(name);
+    n->model = vg_take_ptr(model);
+    n->rack = vg_take_ptr(rack);
+    n->gpu = vg_take_ptr(gpu);
+    n->label = label;
+    n->n_labels = in->n_labels;
+    n->rack_no = rack_number(e->place, n->rack);
+    n->total = in->total;
+    n->total.gpus = n->n_gpus = (uint32_t)n_gpus;
+    n->usable = in->usable;
+    n->max_tasks = in->max_tasks ? in->max_tasks : VG_ENG_NODE_TASKS_MAX;
+    n->ghost = false;
+    vg_list_remove(&n->ghosts);
+    recount(n);
+    join_pools(e, n);
+    count_node(e, n, 1);
+    changed(e, n, true);
+    vg_profile_node_set(e, n, false);
+    return 0;
+}
+
+/* Takes the node away; a ghost stays while tasks are pinned to it. */
+static void make_ghost(struct vg_eng *e, struct enode *n) {
+    count_node(e, n, -1);
+    n->ghost = true;
+    vg_list_push_back(&e->place->ghosts, &n->ghosts);
+    n->n_gpus = n->whole_free = 0;
+    n->total = (struct vg_res){0};
+    memset(n->pools, 0, sizeof n->pools);
+    recount(n);
+    vg_map_done(&n->cached);
+    changed(e, n, false);
+}
+
+void vg_eng_remove_node(struct vg_eng *e, uint64_t node) {
+    struct enode *n = vg_map_get_u64(&e->nodes, node);
+    if (!n || n->ghost)
+        return;
+    count_node(e, n, -1);
+    n->usable = false; /* so that nobody is placed there while its tasks are let go */
+    count_node(e, n, 1);
+    while (!vg_list_empty(&n->tasks))
+        vg_eng_release(e, vg_list_entry(n->tasks.next, struct etask, on_node)->id, VG_ENG_LOST);
+    vg_profile_node_set(e, n, true);
+    make_ghost(e, n);
+    drop_ghosts(e);
+}
+
+void vg_eng_set_cached(struct vg_eng *e, uint64_t node, uint64_t env, bool cached) {
+    struct enode *n = vg_map_get_u64(&e->nodes, node);
+    if (!n || n->ghost)
+        return;
+    if (cached)
+        (void)vg_map_put_u64(&n->cached, env, n); /* a hint: without memory it is forgotten */
+    else
+        vg_map_del_u64(&n->cached, env);
+}
+
+/* --- all of it --- */
+
+int vg_place_init(struct vg_eng *e) {
+    vg_list_init(&e->fits);
+    e->place = vg_alloc(sizeof *e->place);
+    if (!e->place)
+        return -ENOMEM;
+    vg_list_init(&e->place->ghosts);
+    return 0;
+}
+
+void vg_place_done(struct vg_eng *e) {
+    if (!e->place)
+        return;
+    vg_fits_done(e);
+    for (size_t i = 0; i < e->n_nodes; i++)
+        free_node(e->node[i]);
+    free(e->node);
+    vg_map_done(&e->nodes);
+    for (uint32_t i = 0; i < VG_COUNT(e->pool); i++)
+        free_pool(e->pool[i]);
+    vg_map_done(&e->pools);
+    vg_map_for_each (s, &e->place->racks)
+        free(s->value);
+    vg_map_done(&e->place->racks);
+    free(vg_take_ptr(e->place));
+}

@@ -1,0 +1,263 @@
+/* Fits: what one member needs of a node, and the search for the best node that has it. Pure. */
+#include "base/cleanup.h"
+#include "base/mem.h"
+#include "sched/place.h"
+
+#include <string.h>
+
+/* --- equal requests are one fit --- */
+
+static uint64_t hash_bytes(uint64_t h, const void *p, size_t n) {
+    const uint8_t *b = p;
+    for (size_t i = 0; i < n; i++)
+        h = (h ^ b[i]) * 0x100000001b3ULL;
+    return h;
+}
+
+static uint64_t hash_number(uint64_t h, uint64_t x) {
+    return tree_mix(h ^ x) + 0x9e3779b97f4a7c15ULL;
+}
+
+/* The request's pools that exist, as numbers. */
+static uint32_t pools_of(const struct vg_eng *e, const struct vg_eng_req *r, uint32_t *ret) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < r->n_pools && i < VG_ENG_POOLS_MAX; i++) {
+        const struct epool *p = vg_map_get_u64(&e->pools, r->pool[i]);
+        if (p)
+            ret[n++] = p->at;
+    }
+    return n;
+}
+
+/* What is limited but not reserved (processes, disk) does not tell fits apart. */
+static struct vg_res reserved(const struct vg_res *r) {
+    struct vg_res x = *r;
+    x.pids = 0;
+    x.disk_bytes = 0;
+    return x;
+}
+
+static uint64_t hash_of(const struct fit *k) {
+    uint64_t h = 0xcbf29ce484222325ULL;
+    h = hash_number(h, k->res.cpu_milli);
+    h = hash_number(h, k->res.mem_bytes);
+    h = hash_number(h, (uint64_t)k->res.gpus << 32 | k->res.gpu_milli);
+    h = hash_number(h, k->res.gpu_mem_bytes);
+    for (uint32_t i = 0; i < k->n_pools; i++)
+        h = hash_number(h, k->pool[i]);
+    h = hash_bytes(h, k->model, strlen(k->model) + 1);
+    for (size_t i = 0; i < k->n_labels; i++)
+        h = hash_bytes(h, k->label[i], strlen(k->label[i]) + 1);
+    return h;
+}
+
+static bool equal(const struct fit *a, const struct fit *b) {
+    if (a->hash != b->hash || a->n_pools != b->n_pools || a->n_labels != b->n_labels ||
+        a->res.cpu_milli != b->res.cpu_milli || a->res.mem_bytes != b->res.mem_bytes ||
+        a->res.gpus != b->res.gpus || a->res.gpu_milli != b->res.gpu_milli ||
+        a->res.gpu_mem_bytes != b->res.gpu_mem_bytes || strcmp(a->model, b->model) != 0 ||
+        memcmp(a->pool, b->pool, a->n_pools * sizeof a->pool[0]) != 0)
+        return false;
+    for (size_t i = 0; i < a->n_labels; i++)
+        if (strcmp(a->label[i], b->label[i]) != 0)
+            return false;
+    return true;
+}
+
+static void count_pools(struct vg_eng *e, const struct fit *f, uint32_t sign) {
+    for (uint32_t i = 0; i < f->n_pools; i++)
+        e->pool[f->pool[i]]->refs += sign;
+}
+
+static void free_fit(struct fit *f) {
+    free(f->model);
+    vg_labels_free(f->label, f->n_labels);
+    free(f);
+}
+
+static struct fit *new_fit(struct vg_eng *e, const struct fit *key) {
+    struct fit *f = vg_alloc(sizeof *f);
+    if (!f)
+        return NULL;
+    *f = *key;
+    f->model = vg_strdup(key->model);
+    f->label = vg_labels_dup(key->label, key->n_labels);
+    f->same = vg_map_get_u64(&e->place->fits, key->hash);
+    vg_list_init(&f->shapes);
+    vg_list_init(&f->link);
+    if (!f->model || !f->label || vg_map_put_u64(&e->place->fits, key->hash, f) < 0) {
+        free_fit(f);
+        return NULL;
+    }
+    count_pools(e, f, 1);
+    vg_list_push_back(&e->fits, &f->link);
+    return f;
+}
+
+struct fit *vg_fit_get(struct vg_eng *e, const struct vg_eng_req *r) {
+    char model[] = "";
+    struct fit key = {.res = reserved(&r->res),
+                      .model = r->model ? (char *)r->model : model,
+                      .label = (char **)r->labels,
+                      .n_labels = r->n_labels};
+    key.n_pools = pools_of(e, r, key.pool);
+    key.hash = hash_of(&key);
+    struct fit *f = vg_map_get_u64(&e->place->fits, key.hash);
+    while (f && !equal(f, &key))
+        f = f->same;
+    if (!f && !(f = new_fit(e, &key)))
+        return NULL;
+    f->refs++;
+    return f;
+}
+
+static void unlink_fit(struct vg_eng *e, struct fit *f) {
+    struct fit *first = vg_map_get_u64(&e->place->fits, f->hash);
+    if (first != f) {
+        while (first->same != f)
+            first = first->same;
+        first->same = f->same;
+    } else if (f->same) {
+        (void)vg_map_put_u64(&e->place->fits, f->hash, f->same); /* replaces: needs no memory */
+    } else {
+        vg_map_del_u64(&e->place->fits, f->hash);
+    }
+    vg_list_remove(&f->link);
+}
+
+void vg_fit_put(struct vg_eng *e, struct fit *f) {
+    if (!f || --f->refs)
+        return;
+    unlink_fit(e, f);
+    count_pools(e, f, UINT32_MAX);
+    free_fit(f);
+}
+
+void vg_fits_done(struct vg_eng *e) {
+    vg_list_for_each_safe (i, &e->fits)
+        free_fit(vg_list_entry(i, struct fit, link));
+    vg_list_init(&e->fits);
+    vg_map_done(&e->place->fits);
+}
+
+/* --- where it may go at all --- */
+
+static bool model_fits(const char *want, const char *have) {
+    size_t len = strlen(have);
+    if (!*want)
+        return true;
+    for (const char *p = want;; p++) {
+        size_t n = strcspn(p, "|");
+        if (n == len && memcmp(p, have, n) == 0)
+            return true;
+        p += n;
+        if (!*p)
+            return false;
+    }
+}
+
+/* Size when empty. Bad GPUs count: they may be mended, and the task waits for that. */
+static bool size_fits(const struct fit *f, const struct enode *n) {
+    if (f->res.cpu_milli > n->total.cpu_milli || f->res.mem_bytes > n->total.mem_bytes)
+        return false;
+    uint32_t need = f->res.gpus ? f->res.gpus : f->res.gpu_milli ? 1 : 0, have = 0;
+    for (uint32_t i = 0; i < n->n_gpus && have < need; i++)
+        have += n->gpu[i].mem >= f->res.gpu_mem_bytes;
+    return have >= need;
+}
+
+struct epool *vg_fit_pool(const struct vg_eng *e, const struct fit *f, const struct enode *n) {
+    for (uint32_t i = 0; i < f->n_pools; i++)
+        if (n->pools[f->pool[i] / 64] >> (f->pool[i] % 64) & 1)
+            return e->pool[f->pool[i]];
+    return NULL;
+}
+
+bool vg_fit_belongs(const struct vg_eng *e, const struct fit *f, const struct enode *n) {
+    return !n->ghost && vg_fit_pool(e, f, n) && model_fits(f->model, n->model) && size_fits(f, n) &&
+           vg_labels_within(f->label, f->n_labels, n->label, n->n_labels);
+}
+
+const struct enode *vg_fit_could(const struct vg_eng *e, const struct fit *f, bool usable) {
+    for (size_t i = 0; i < e->n_nodes; i++) {
+        const struct enode *n = e->node[i];
+        if (n && (n->usable || !usable) && vg_fit_belongs(e, f, n))
+            return n;
+    }
+    return NULL;
+}
+
+/* --- the search --- */
+
+/* How good a place is: the pool's rank, then the score, then whether the bytes are there. */
+struct offer {
+    uint32_t rank;
+    int64_t score;
+    bool cached;
+    struct spot spot;
+};
+
+static bool better(const struct offer *a, const struct offer *b) {
+    if (a->rank != b->rank)
+        return a->rank < b->rank;
+    if (a->score != b->score)
+        return a->score < b->score;
+    if (a->cached != b->cached)
+        return a->cached;
+    return a->spot.node->id < b->spot.node->id;
+}
+
+static uint32_t pool_rank(const struct fit *f, const struct epool *p) {
+    uint32_t i = 0;
+    while (f->pool[i] != p->at)
+        i++;
+    return i;
+}
+
+static struct offer offer_of(struct vg_eng *e, const struct fit *f, struct enode *n, uint64_t env) {
+    bool ok;
+    struct offer o = {.spot = {.node = n, .pool = vg_fit_pool(e, f, n)}};
+    o.rank = pool_rank(f, o.spot.pool);
+    o.spot.gpus = vg_fit_gpus(e, f, n, &ok);
+    o.score = e->conf.placing == VG_ENG_RANDOM
+                  ? (int64_t)(tree_mix(e->place->rng += 0x9e3779b97f4a7c15ULL) >> 1)
+                  : vg_score(e, f, n, o.spot.gpus);
+    o.cached = env && vg_map_get_u64(&n->cached, env);
+    return o;
+}
+
+enum vg_eng_code vg_fit_reason(const struct vg_eng *e, const struct fit *f,
+                               enum vg_eng_code refused) {
+    if (refused != VG_ENG_FREE)
+        return refused;
+    if (vg_fit_could(e, f, true))
+        return VG_ENG_BUSY;
+    for (uint32_t i = 0; i < f->n_pools; i++)
+        if (e->pool[f->pool[i]]->usable)
+            return VG_ENG_TOO_BIG;
+    return VG_ENG_NO_NODES;
+}
+
+int vg_fit_find(struct vg_eng *e, struct fit *f, const struct shape *who, uint64_t until,
+                uint64_t env, struct spot *ret, enum vg_eng_code *code) {
+    struct offer best = {0};
+    enum vg_eng_code refused = VG_ENG_FREE, c;
+    for (size_t i = 0; i < e->n_nodes; i++) {
+        struct enode *n = e->node[i];
+        if (!n || !vg_fit_now(f, n) || !vg_fit_belongs(e, f, n))
+            continue;
+        struct offer o = offer_of(e, f, n, env);
+        if (best.spot.node && !better(&o, &best))
+            continue;
+        if (vg_profile_allows(e, f, n, o.spot.gpus, until, who, &c))
+            best = o;
+        else
+            refused = c;
+    }
+    if (!best.spot.node) {
+        *code = vg_fit_reason(e, f, refused);
+        return 0;
+    }
+    *ret = best.spot;
+    return 1;
+}
