@@ -105,8 +105,11 @@ static void take_facts(struct vg_nodelink *a, struct vg_peer *p, const Vg__Pb__A
         if (m->gpu[i]->index < VG_NODE_GPUS_MAX)
             n->gpus |= 1ULL << m->gpu[i]->index;
     n->total.gpus = (uint32_t)__builtin_popcountll(n->gpus);
-    if (m->name && vg_conf_name_valid(m->name))
-        replace(&n->name, m->name);
+    if (m->name && vg_conf_name_valid(m->name)) {
+        char own[VG_CONF_NAME_MAX + 1];
+        vg_node_call(a->ctl, n->id, m->name, own);
+        replace(&n->name, own);
+    }
     take_labels(n, m->label, m->n_label, !p->unix_socket);
     replace(&n->gpu_model, m->n_gpu ? m->gpu[0]->model : NULL);
     replace(&n->version, m->version);

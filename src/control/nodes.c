@@ -49,12 +49,28 @@ struct vg_nodelink *vg_nodelink_find(struct vg_control *c, const char *ref, stru
     return NULL;
 }
 
+void vg_node_call(struct vg_control *c, uint64_t id, const char *want, char *out) {
+    char digits[VG_ID_LEN + 1];
+    snprintf(out, VG_CONF_NAME_MAX + 1, "%s", want && vg_conf_name_valid(want) ? want : "node");
+    vg_map_for_each (s, &c->nodes) {
+        const struct vg_node *other = ((struct vg_nodelink *)s->value)->node;
+        if (other->id == id || strcmp(other->name, out) != 0)
+            continue;
+        size_t keep = VG_MIN(strlen(out), (size_t)VG_CONF_NAME_MAX - VG_ID_LEN - 1);
+        vg_id_format(id, digits);
+        snprintf(out + keep, VG_ID_LEN + 2, "-%s", digits);
+        return;
+    }
+}
+
 struct vg_nodelink *vg_nodelink_new(struct vg_control *c, uint64_t id, const char *name) {
     struct vg_nodelink *a = vg_alloc(sizeof *a);
+    char own[VG_CONF_NAME_MAX + 1];
     if (!a)
         return NULL;
     a->ctl = c;
-    a->node = vg_node_new(id, name);
+    vg_node_call(c, id, name, own);
+    a->node = vg_node_new(id, own);
     if (!a->node || vg_map_put_u64(&c->nodes, id, a) < 0) {
         vg_node_free(a->node);
         free(a);

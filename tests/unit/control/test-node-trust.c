@@ -1,9 +1,11 @@
 /* What a machine that has joined, and was then broken into, can do to the rest: nothing. */
 #include "base/util.h"
 #include "control/job.h"
+#include "control/nodes.h"
 #include "model/session.h"
 #include "world.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -146,4 +148,19 @@ Test(node_trust, a_waiting_task_of_this_life_cannot_be_claimed) {
     cr_assert_eq(memcmp(j->task->spec->argv[0].data, "true", 4), 0);
     struct msg m = side_expect(&w, &node, BODY(KILL));
     msg_done(&m);
+}
+
+Test(node_trust, a_node_cannot_take_the_name_of_another) {
+    struct vg_err err = VG_ERR_INIT;
+    uint64_t first = play_agent(&w, &local, "far", 0, NULL, 0);
+    report(T1, NULL, 0);
+    struct vg_nodelink *named = vg_nodelink_find(&w.c, "far", &err);
+    cr_assert(named);
+    cr_assert_eq(named->node->id, first);
+    char other[64];
+    snprintf(other, sizeof other, "far-%s", node_id);
+    cr_assert(vg_nodelink_find(&w.c, other, &err), "%s", err.msg);
+    side_close(&w, &local);
+    play_agent(&w, &local, "far", first, NULL, 0);
+    cr_assert_str_eq(vg_nodelink_name(&w.c, first), "far", "its own name is not in its way");
 }
