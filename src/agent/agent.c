@@ -24,6 +24,7 @@
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define LABELS_MAX 64
@@ -351,6 +352,12 @@ void vg_agent_quit(struct vg_agent *a, int status) {
     uv_stop(&a->loop);
 }
 
+/* A keeper says goodbye a moment before it is gone: whoever sees the agent end may rely on it. */
+static void wait_for_keepers(void) {
+    while (waitpid(-1, NULL, 0) > 0 || errno == EINTR)
+        ;
+}
+
 /* The node is empty: nothing of it stays behind. */
 void vg_agent_stopped(struct vg_agent *a) {
     static const char *const files[] = {VG_AGENT_INSIDE "/agent.sock", "lease", "lease.boot",
@@ -370,6 +377,7 @@ void vg_agent_stopped(struct vg_agent *a) {
     if (inside)
         rmdir(inside);
     rmdir(a->keepers_dir);
+    wait_for_keepers();
     vg_agent_quit(a, 0);
 }
 

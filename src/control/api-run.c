@@ -200,15 +200,11 @@ static void answer_ended(struct vg_call *call, const struct vg_task *t, struct v
     vg_peer_send(call->peer, call->req, false, &env);
 }
 
-static int copy_row(void *arg, const struct vg_task_row *row) {
-    return vg_task_from_row(row, arg);
-}
-
 /* Whether the id is known; then the call has been answered. */
 static bool known(struct vg_call *call, uint64_t id, struct vg_chan *ch) {
     struct vg_job *j = vg_job_get(call->ctl, id);
     struct vg_task *stored = NULL;
-    if (!j && vg_store_get_task(call->ctl->store, id, copy_row, &stored) < 0)
+    if (!j && vg_persist_get(call->ctl, id, &stored) < 0)
         return false;
     const struct vg_task *t = j ? j->task : stored;
     if (!t)
@@ -292,7 +288,7 @@ static struct vg_job *make_job(struct vg_call *call, const struct vg_res *grant)
     t->grant = *grant;
     t->retries_left = spec->retries;
     t->durable = m->wait_durable;
-    t->who = identity_new(c, call->user, &call->peer->who);
+    vg_task_set_who(t, identity_new(c, call->user, &call->peer->who));
     struct vg_job *j = t->who ? vg_job_new(c, t) : NULL;
     if (!j) {
         vg_task_free(t);

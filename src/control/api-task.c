@@ -21,10 +21,6 @@
 
 /* ------------------------------------------------------------------ finding one */
 
-static int copy_row(void *arg, const struct vg_task_row *row) {
-    return vg_task_from_row(row, arg);
-}
-
 static int not_found(const char *ref, struct vg_err *err) {
     return vg_err_set(err, VG_NOT_FOUND,
                       "there is no task '%.64s' that you may see: 'virga task list' shows them",
@@ -38,7 +34,7 @@ static int ambiguous(const char *ref, struct vg_err *err) {
 
 static int load(struct vg_control *c, uint64_t id, struct vg_found *ret) {
     ret->job = vg_job_get(c, id);
-    return ret->job ? 0 : vg_store_get_task(c->store, id, copy_row, &ret->task);
+    return ret->job ? 0 : vg_persist_get(c, id, &ret->task);
 }
 
 static bool all_hex(const char *s) {
@@ -217,6 +213,7 @@ struct listing {
     struct vg_control *ctl;
     const Vg__Pb__TaskQuery *q;
     const struct vg_user *user;
+    struct vg_row_tasks rows;
     struct vg_task **owned; /* from the store */
     size_t n_owned;
     const struct vg_task **all;
@@ -251,7 +248,7 @@ static int add_row(void *arg, const struct vg_task_row *row) {
     struct vg_task *t = NULL;
     if (vg_job_get(l->ctl, row->id)) /* memory has the newer word */
         return 0;
-    int r = vg_task_from_row(row, &t);
+    int r = vg_row_tasks_get(&l->rows, row, &t);
     if (r < 0)
         return r == -EBADMSG ? 0 : r;
     if (!wanted(l->q, l->user, t) || l->n_owned >= l->limit) {
@@ -335,7 +332,7 @@ static void send_list(struct vg_call *call, const struct listing *l) {
 void vg_api_task_list(struct vg_call *call) {
     const Vg__Pb__TaskQuery *q = call->env->task_list;
     struct vg_err err = VG_ERR_INIT;
-    struct listing l = {.ctl = call->ctl, .q = q, .user = call->user};
+    struct listing l = {.ctl = call->ctl, .q = q, .user = call->user, .rows.ctl = call->ctl};
     l.limit = q->limit && q->limit < LIST_MAX ? q->limit : q->limit ? LIST_MAX : VG_TASK_PAGE;
     l.owned = vg_alloc(l.limit * sizeof *l.owned);
     int r = l.owned ? collect(&l, &err) : vg_err_sys(&err, ENOMEM, "cannot list tasks");
@@ -345,6 +342,7 @@ void vg_api_task_list(struct vg_call *call) {
         send_list(call, &l);
     for (size_t i = 0; i < l.n_owned; i++)
         vg_task_free(l.owned[i]);
+    vg_row_tasks_done(&l.rows);
     free(l.owned);
     free(l.all);
 }

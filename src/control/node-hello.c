@@ -177,7 +177,7 @@ static struct vg_job *relearn(struct vg_nodelink *a, uint64_t task, Vg__Pb__Star
     if (!t)
         return NULL;
     s->spec = NULL; /* taken */
-    t->who = vg_take_ptr(s->who);
+    vg_task_set_who(t, vg_take_ptr(s->who));
     t->grant = vg_res_from_pb(s->grant);
     t->retries_left = t->spec->retries;
     struct vg_job *j = vg_job_new(c, t);

@@ -121,12 +121,59 @@ void vg_persist_node(struct vg_nodelink *a, enum vg_store_sync sync) {
         vg_warn("cannot store node %s: %s", n->name, strerror(-r));
 }
 
+/* ------------------------------------------------------------------ rows to tasks */
+
+static int take_group(void *arg, const struct vg_task_row *row) {
+    return vg_task_from_row(row, NULL, arg);
+}
+
+int vg_row_tasks_get(struct vg_row_tasks *r, const struct vg_task_row *row, struct vg_task **ret) {
+    const struct vg_task *group = NULL;
+    if (row->group) {
+        struct vg_job *j = vg_job_get(r->ctl, row->group);
+        group = j ? j->task : r->group;
+        if (!group || group->id != row->group) {
+            vg_task_free(vg_take_ptr(r->group));
+            int e = vg_store_get_task(r->ctl->store, row->group, take_group, &r->group);
+            if (e < 0)
+                return e == -ENOENT ? -EBADMSG : e;
+            group = r->group;
+        }
+    }
+    return vg_task_from_row(row, group, ret);
+}
+
+void vg_row_tasks_done(struct vg_row_tasks *r) {
+    vg_task_free(vg_take_ptr(r->group));
+}
+
+struct one_task {
+    struct vg_row_tasks rows;
+    struct vg_task *task;
+};
+
+static int take_one(void *arg, const struct vg_task_row *row) {
+    struct one_task *o = arg;
+    return vg_row_tasks_get(&o->rows, row, &o->task);
+}
+
+int vg_persist_get(struct vg_control *c, uint64_t id, struct vg_task **ret) {
+    struct one_task o = {.rows.ctl = c};
+    int r = vg_store_get_task(c->store, id, take_one, &o);
+    vg_row_tasks_done(&o.rows);
+    if (r >= 0)
+        *ret = o.task;
+    return r;
+}
+
 /* ------------------------------------------------------------------ at start */
 
 static int load_task(void *arg, const struct vg_task_row *row) {
     struct vg_control *c = arg;
+    struct vg_row_tasks rows = {.ctl = c};
     struct vg_task *t = NULL;
-    int r = vg_task_from_row(row, &t);
+    int r = vg_row_tasks_get(&rows, row, &t);
+    vg_row_tasks_done(&rows);
     if (r == -EBADMSG) {
         vg_error("task %016llx in the store cannot be read and is left out",
                  (unsigned long long)row->id);

@@ -16,5 +16,16 @@ void vg_persist_flush(struct vg_control *c); /* hands everything that is dirty t
 void vg_persist_node(struct vg_nodelink *a, enum vg_store_sync sync);
 /* Labels as the store keeps them: "k=v" lines. */
 int vg_persist_set_labels(struct vg_nodelink *a, const char *lines);
+/* Tasks from rows: a member's row needs its group, which is remembered for the next one.
+   Zero-initialised (but for ctl) is empty. */
+struct vg_row_tasks {
+    struct vg_control *ctl;
+    struct vg_task *group; /* owned; the last that was read from the store */
+};
+/* -EBADMSG: the row cannot be read; -ENOMEM; -errno of the store. */
+int vg_row_tasks_get(struct vg_row_tasks *r, const struct vg_task_row *row, struct vg_task **ret);
+void vg_row_tasks_done(struct vg_row_tasks *r);
+/* A task from the store by id. -ENOENT. */
+int vg_persist_get(struct vg_control *c, uint64_t id, struct vg_task **ret);
 /* Everything that the store knows into memory. */
 int vg_persist_load(struct vg_control *c, struct vg_err *err);

@@ -4,6 +4,7 @@
 
 #include "base/cleanup.h"
 #include "base/mem.h"
+#include "base/util.h"
 
 static void format_gpus(uint64_t set, char *out, size_t n) {
     size_t at = 0;
@@ -46,6 +47,65 @@ static char *put_labels(const Vg__Pb__TaskSpec *spec, char *out) {
     return out + 1;
 }
 
+#define COMMAND_MAX 512 /* enough to find a task by */
+
+static size_t command_len(const Vg__Pb__TaskSpec *spec) {
+    size_t n = 0;
+    for (size_t i = 0; i < spec->n_argv && n < COMMAND_MAX; i++)
+        n += spec->argv[i].len + 1;
+    return VG_MIN(n, (size_t)COMMAND_MAX);
+}
+
+static void put_command(const Vg__Pb__TaskSpec *spec, char *out, size_t room) {
+    for (size_t i = 0; i < spec->n_argv && room; i++) {
+        size_t n = VG_MIN(spec->argv[i].len, room);
+        memcpy(out, spec->argv[i].data, n);
+        out += n;
+        room -= n;
+        if (room) {
+            *out++ = ' ';
+            room--;
+        }
+    }
+}
+
+static size_t after_len(const struct vg_task *t) {
+    return t->n_after * (VG_ID_LEN + 2) + 1;
+}
+
+/* "s0123456789abcdef " for each; the letter is the first of any, success, failure. */
+static char *put_after(const struct vg_task *t, char *out) {
+    for (uint32_t i = 0; i < t->n_after; i++) {
+        enum vg_after_when w = t->after[i].when;
+        *out++ = w == VG_AFTER_SUCCESS ? 's' : w == VG_AFTER_FAILURE ? 'f' : 'a';
+        vg_id_format(t->after[i].id, out);
+        out += VG_ID_LEN;
+        *out++ = ' ';
+    }
+    *out = 0;
+    return out + 1;
+}
+
+static int parse_after(const char *s, struct vg_task *t) {
+    for (; s && *s; s += VG_ID_LEN + 2) {
+        char id[VG_ID_LEN + 1];
+        uint64_t n;
+        if (strnlen(s, VG_ID_LEN + 2) < VG_ID_LEN + 2 || !strchr("asf", s[0]))
+            return -EBADMSG;
+        memcpy(id, s + 1, VG_ID_LEN);
+        id[VG_ID_LEN] = 0;
+        if (vg_id_parse(id, &n) < 0)
+            return -EBADMSG;
+        int r = vg_task_add_after(t, n,
+                                  s[0] == 's'   ? VG_AFTER_SUCCESS
+                                  : s[0] == 'f' ? VG_AFTER_FAILURE
+                                                : VG_AFTER_ANY);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
 static int pack(const struct vg_task *t, bool whole, struct vg_task_pack *p,
                 struct vg_task_row *r) {
     Vg__Pb__Resources grant = vg_res_to_pb(t->grant);
@@ -53,11 +113,14 @@ static int pack(const struct vg_task *t, bool whole, struct vg_task_pack *p,
     size_t n_spec = whole ? vg__pb__task_spec__get_packed_size(t->spec) : 0;
     size_t n_who = whole && t->who ? vg__pb__identity__get_packed_size(t->who) : 0;
     size_t n_grant = whole ? vg__pb__resources__get_packed_size(&grant) : 0;
-    char *at = p->data = vg_alloc(n_labels + n_spec + n_who + n_grant);
+    size_t n_command = whole ? command_len(t->spec) : 0;
+    char *at = p->data = vg_alloc(n_labels + after_len(t) + n_spec + n_who + n_grant + n_command);
     if (!at)
         return -ENOMEM;
     r->labels = at;
     at = put_labels(t->spec, at);
+    r->after = at;
+    at = put_after(t, at);
     if (!whole)
         return 0;
     r->spec = (struct vg_bytes){at, n_spec};
@@ -66,7 +129,9 @@ static int pack(const struct vg_task *t, bool whole, struct vg_task_pack *p,
     if (n_who)
         at += vg__pb__identity__pack(t->who, (uint8_t *)at);
     r->grant = (struct vg_bytes){at, n_grant};
-    vg__pb__resources__pack(&grant, (uint8_t *)at);
+    at += vg__pb__resources__pack(&grant, (uint8_t *)at);
+    r->command = (struct vg_bytes){at, n_command};
+    put_command(t->spec, at, n_command);
     return 0;
 }
 
@@ -98,9 +163,21 @@ int vg_task_to_row(const struct vg_task *t, bool whole, struct vg_task_pack *p,
         .mem_peak_bytes = t->mem_peak_bytes,
         .out_bytes = t->out_bytes,
         .gpus = p->gpus,
+        .group = t->group,
+        .fold = vg_task_fold(t),
+        .index = t->index,
+        .members = t->members,
+        .preempted = t->preempted,
+        .preempting = t->preempting,
+        .due_usec = t->due_usec,
+        .key = t->group ? NULL : t->spec->key,
+        .progress = p->progress,
+        .insert = whole,
     };
     format_gpus(t->gpus, p->gpus, sizeof p->gpus);
-    int e = pack(t, whole, p, &r);
+    if (t->progress)
+        vg_progress_format(t->progress, p->progress);
+    int e = pack(t, whole && !t->group, p, &r);
     if (e < 0)
         return e;
     *ret = r;
@@ -116,23 +193,26 @@ void vg_task_pack_done(struct vg_task_pack *p) {
 static int restore_state(struct vg_task *t, const struct vg_task_row *row) {
     if (vg_task_state_parse(row->state, &t->state) < 0 || parse_gpus(row->gpus, &t->gpus) < 0)
         return -EBADMSG;
-    bool placed = t->state == VG_TASK_STARTING || t->state == VG_TASK_RUNNING;
+    bool placed = !row->members && (t->state == VG_TASK_STARTING || t->state == VG_TASK_RUNNING);
     t->attempt = (struct vg_attempt){
         .number = row->attempt,
         .node = placed ? row->node : 0,
-        .state = t->state == VG_TASK_STARTING  ? VG_ATTEMPT_STARTING
-                 : t->state == VG_TASK_RUNNING ? VG_ATTEMPT_RUNNING
-                 : !row->attempt               ? VG_ATTEMPT_NONE
-                 : t->state == VG_TASK_QUEUED  ? VG_ATTEMPT_LOST
-                                               : VG_ATTEMPT_ENDED,
+        .state = row->members                   ? VG_ATTEMPT_NONE
+                 : t->state == VG_TASK_STARTING ? VG_ATTEMPT_STARTING
+                 : t->state == VG_TASK_RUNNING  ? VG_ATTEMPT_RUNNING
+                 : !row->attempt                ? VG_ATTEMPT_NONE
+                 : t->state == VG_TASK_QUEUED   ? VG_ATTEMPT_LOST
+                                                : VG_ATTEMPT_ENDED,
     };
     t->last_node = row->node;
     return 0;
 }
 
 static int restore_messages(struct vg_task *t, const struct vg_task_row *row) {
+    if (row->group)
+        return 0; /* its group has them */
     if (row->who.len) {
-        t->who = vg__pb__identity__unpack(NULL, row->who.len, row->who.data);
+        vg_task_set_who(t, vg__pb__identity__unpack(NULL, row->who.len, row->who.data));
         if (!t->who)
             return -EBADMSG;
     }
@@ -142,6 +222,18 @@ static int restore_messages(struct vg_task *t, const struct vg_task_row *row) {
             return -EBADMSG;
         t->grant = vg_res_from_pb(g);
         vg__pb__resources__free_unpacked(g, NULL);
+    }
+    return 0;
+}
+
+static int restore_batch(struct vg_task *t, const struct vg_task_row *row) {
+    t->members = row->members;
+    t->preempted = row->preempted;
+    t->preempting = row->preempting;
+    t->due_usec = row->due_usec;
+    if (row->progress && *row->progress) {
+        int r = vg_task_need_progress(t);
+        return r < 0 ? r : vg_progress_parse(row->progress, t->progress);
     }
     return 0;
 }
@@ -160,19 +252,33 @@ static void restore_rest(struct vg_task *t, const struct vg_task_row *row) {
     t->cancel = row->cancel;
 }
 
-int vg_task_from_row(const struct vg_task_row *row, struct vg_task **ret) {
+static struct vg_task *new_from(const struct vg_task_row *row, int *ret_error) {
     Vg__Pb__TaskSpec *spec = vg__pb__task_spec__unpack(NULL, row->spec.len, row->spec.data);
-    if (!spec)
-        return -EBADMSG;
-    struct vg_task *t = vg_task_new(row->id, row->user ? row->user : "", row->team ? row->team : "",
-                                    spec, false, row->created_usec);
-    if (!t) {
+    *ret_error = spec ? -ENOMEM : -EBADMSG;
+    struct vg_task *t =
+        spec ? vg_task_new(row->id, row->user ? row->user : "", row->team ? row->team : "", spec,
+                           false, row->created_usec)
+             : NULL;
+    if (!t && spec)
         vg__pb__task_spec__free_unpacked(spec, NULL);
-        return -ENOMEM;
-    }
-    int r = restore_state(t, row);
+    return t;
+}
+
+int vg_task_from_row(const struct vg_task_row *row, const struct vg_task *group,
+                     struct vg_task **ret) {
+    int r = -ENOMEM;
+    if (row->group && (!group || group->id != row->group))
+        return -EBADMSG;
+    struct vg_task *t = row->group ? vg_task_new_member(group, row->index) : new_from(row, &r);
+    if (!t)
+        return r;
+    r = t->id == row->id ? restore_state(t, row) : -EBADMSG;
     if (r == 0)
         r = restore_messages(t, row);
+    if (r == 0)
+        r = restore_batch(t, row);
+    if (r == 0)
+        r = parse_after(row->after, t);
     restore_rest(t, row);
     if (r == 0 && vg_task_check(t))
         r = -EBADMSG;

@@ -20,36 +20,157 @@ static const struct vg_move moves[] = {
 #undef TASK_MOVE
 };
 
+static const struct vg_move group_moves[] = {
+#define GROUP_MOVE(from, to) {VG_TASK_##from, VG_TASK_##to},
+#include "model/group-moves.tbl"
+#undef GROUP_MOVE
+};
+
+struct vg_submission {
+    uint32_t refs;
+    char *user, *team;      /* owned */
+    Vg__Pb__TaskSpec *spec; /* owned */
+    Vg__Pb__Identity *who;  /* owned; NULL until known */
+};
+
+static void submission_unref(struct vg_submission *s) {
+    if (!s || --s->refs)
+        return;
+    if (s->spec)
+        vg__pb__task_spec__free_unpacked(s->spec, NULL);
+    if (s->who)
+        vg__pb__identity__free_unpacked(s->who, NULL);
+    free(s->user);
+    free(s->team);
+    free(s);
+}
+
+static void share(struct vg_task *t, struct vg_submission *s) {
+    s->refs++;
+    t->submission = s;
+    t->user = s->user;
+    t->team = s->team;
+    t->spec = s->spec;
+    t->who = s->who;
+}
+
 struct vg_task *vg_task_new(uint64_t id, const char *user, const char *team, Vg__Pb__TaskSpec *spec,
                             bool blocked, uint64_t created_usec) {
     struct vg_task *t = vg_alloc(sizeof *t);
-    if (!t)
+    struct vg_submission *s = vg_alloc(sizeof *s);
+    if (!t || !s) {
+        free(t);
+        free(s);
         return NULL;
-    t->id = id;
-    t->user = vg_strdup(user);
-    t->team = vg_strdup(team);
-    if (!t->user || !t->team) {
+    }
+    s->user = vg_strdup(user);
+    s->team = vg_strdup(team);
+    share(t, s);
+    if (!s->user || !s->team) {
         vg_task_free(t);
         return NULL;
     }
-    t->spec = spec;
+    t->id = id;
+    t->spec = s->spec = spec;
     t->state = blocked ? VG_TASK_BLOCKED : VG_TASK_QUEUED;
     t->created_usec = created_usec;
     t->retries_left = spec->retries;
     return t;
 }
 
+struct vg_task *vg_task_new_member(const struct vg_task *group, uint32_t index) {
+    struct vg_task *t = vg_alloc(sizeof *t);
+    if (!t)
+        return NULL;
+    share(t, group->submission);
+    t->id = vg_task_member_id(group->id, index);
+    t->group = group->id;
+    t->index = index;
+    t->of = group->members;
+    t->state = group->state == VG_TASK_BLOCKED ? VG_TASK_BLOCKED : VG_TASK_QUEUED;
+    t->created_usec = group->created_usec + index + 1; /* so that they go in their order */
+    t->retries_left = t->spec->retries;
+    t->grant = group->grant;
+    t->durable = group->durable;
+    return t;
+}
+
 void vg_task_free(struct vg_task *t) {
     if (!t)
         return;
-    if (t->spec)
-        vg__pb__task_spec__free_unpacked(t->spec, NULL);
-    if (t->who)
-        vg__pb__identity__free_unpacked(t->who, NULL);
-    free(t->user);
-    free(t->team);
+    submission_unref(t->submission);
+    free(t->after);
+    free(t->progress);
     free(t->reason_text);
     free(t);
+}
+
+void vg_task_set_who(struct vg_task *t, Vg__Pb__Identity *who) {
+    t->who = t->submission->who = who;
+}
+
+/* Both steps can be undone, so two members of a group never have the same id; and the ids are
+   spread as random ones are. */
+uint64_t vg_task_member_id(uint64_t group, uint32_t index) {
+    uint64_t x = group + (index + 1ULL) * 0x9e3779b97f4a7c15ULL;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ULL;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebULL;
+    x ^= x >> 31;
+    return x ? x : group;
+}
+
+uint64_t vg_spec_members(const Vg__Pb__TaskSpec *spec, uint64_t max) {
+    uint64_t n = spec->shards > 1 ? spec->shards : 1;
+    if (n == 1 && !spec->n_sweep && !spec->gang)
+        return 0;
+    for (size_t i = 0; i < spec->n_sweep && n <= max; i++)
+        n *= spec->sweep[i]->n_value;
+    return VG_MIN(n, max + 1);
+}
+
+uint64_t vg_task_fold(const struct vg_task *t) {
+    return t->group ? t->group : t->spec->parent;
+}
+
+int vg_task_need_progress(struct vg_task *t) {
+    if (!t->progress) {
+        t->progress = vg_alloc(sizeof *t->progress);
+        if (!t->progress)
+            return -ENOMEM;
+        *t->progress = VG_PROGRESS_INIT;
+    }
+    return 0;
+}
+
+int vg_task_add_after(struct vg_task *t, uint64_t id, enum vg_after_when when) {
+    struct vg_after *p = vg_realloc(t->after, (t->n_after + 1) * sizeof *p);
+    if (!p)
+        return -ENOMEM;
+    t->after = p;
+    t->after[t->n_after++] = (struct vg_after){id, when};
+    return 0;
+}
+
+bool vg_task_drop_after(struct vg_task *t, uint64_t id, enum vg_after_when when) {
+    for (uint32_t i = 0; i < t->n_after; i++)
+        if (t->after[i].id == id && t->after[i].when == when) {
+            memmove(&t->after[i], &t->after[i + 1], (--t->n_after - i) * sizeof t->after[0]);
+            return true;
+        }
+    return false;
+}
+
+int vg_after_met(enum vg_after_when when, enum vg_task_state state) {
+    if (!vg_task_state_final(state))
+        return -EAGAIN;
+    return when == VG_AFTER_ANY || (when == VG_AFTER_SUCCESS && state == VG_TASK_SUCCEEDED) ||
+           (when == VG_AFTER_FAILURE && state == VG_TASK_FAILED);
+}
+
+const char *vg_after_name(enum vg_after_when when) {
+    return when == VG_AFTER_SUCCESS   ? "after-success"
+           : when == VG_AFTER_FAILURE ? "after-fail"
+                                      : "after";
 }
 
 const char *vg_task_state_name(enum vg_task_state s) {
@@ -73,9 +194,16 @@ bool vg_task_may_move(enum vg_task_state from, enum vg_task_state to) {
     return vg_moves_allow(moves, VG_COUNT(moves), from, to);
 }
 
+static bool may_move(const struct vg_task *t, enum vg_task_state to) {
+    return vg_task_is_group(t) ? vg_moves_allow(group_moves, VG_COUNT(group_moves), t->state, to)
+                               : vg_task_may_move(t->state, to);
+}
+
 /* What the attempt becomes when its task moves on. */
 static void follow(struct vg_task *t, enum vg_task_state to) {
     struct vg_attempt *a = &t->attempt;
+    if (vg_task_is_group(t))
+        return;
     if (to == VG_TASK_STARTING || to == VG_TASK_RUNNING) {
         a->state = to == VG_TASK_STARTING ? VG_ATTEMPT_STARTING : VG_ATTEMPT_RUNNING;
         return;
@@ -101,7 +229,7 @@ static void advance(struct vg_task *t, enum vg_task_state to, uint64_t now_usec,
 }
 
 int vg_task_move(struct vg_task *t, enum vg_task_state to, uint64_t now_usec, const char *why) {
-    if (to == VG_TASK_STARTING || !vg_task_may_move(t->state, to))
+    if (to == VG_TASK_STARTING || !may_move(t, to))
         return -EINVAL;
     if (to == VG_TASK_QUEUED && t->cancel)
         return -EINVAL;
@@ -110,7 +238,7 @@ int vg_task_move(struct vg_task *t, enum vg_task_state to, uint64_t now_usec, co
 }
 
 int vg_task_place(struct vg_task *t, uint64_t node, uint64_t gpus) {
-    if (!node || t->cancel || !vg_task_may_move(t->state, VG_TASK_STARTING))
+    if (!node || t->cancel || !may_move(t, VG_TASK_STARTING))
         return -EINVAL;
     t->attempt.number++;
     t->attempt.node = node;
@@ -125,6 +253,11 @@ int vg_task_end(struct vg_task *t, int32_t status, enum vg_reason reason, uint64
     enum vg_task_state to = t->cancel                ? VG_TASK_CANCELLED
                             : status == 0 && !reason ? VG_TASK_SUCCEEDED
                                                      : VG_TASK_FAILED;
+    const struct vg_progress *p = vg_task_is_group(t) ? t->progress : NULL;
+    if (p && vg_progress_total(p)) {
+        to = t->cancel ? VG_TASK_CANCELLED : vg_progress_state(p, t->state);
+        status = p->bad_index == VG_PROGRESS_NONE ? 0 : p->bad_status;
+    }
     int r = vg_task_move(t, to, now_usec, why);
     if (r < 0)
         return r;
@@ -146,13 +279,18 @@ const char *vg_task_pool(const struct vg_task *t) {
 }
 
 const char *vg_task_check(const struct vg_task *t) {
-    bool placed = t->state == VG_TASK_STARTING || t->state == VG_TASK_RUNNING;
+    bool placed =
+        !vg_task_is_group(t) && (t->state == VG_TASK_STARTING || t->state == VG_TASK_RUNNING);
     if (placed && (!t->attempt.number || !t->attempt.node))
         return "a starting or running task has a numbered attempt on a node";
     if (!placed && (t->attempt.node || t->gpus))
         return "only a starting or running task holds a node and GPUs";
     if (vg_task_is_ended(t) != (t->ended_usec != 0))
         return "exactly ended tasks have an end time";
+    if (vg_task_is_group(t) && (t->group || t->attempt.number))
+        return "a group is neither a member nor placed";
+    if (t->state == VG_TASK_BLOCKED && !vg_task_is_group(t) && t->attempt.number)
+        return "a blocked task was never placed";
     if (t->attempt.number && !t->last_node)
         return "a task that was placed remembers where";
     return NULL;

@@ -1,11 +1,14 @@
 #pragma once
 /* Inside the engine: what it remembers, and who does what.
 
-   enodes.c gpus.c fit.c score.c together.c  pools, nodes, what is free, where a shape fits best
-   (also the public vg_eng_set_pool, _remove_pool, _set_node, _remove_node, _set_cached, _set_mix)
-   tenants.c lanes.c shapes.c     who is next gang.c preempt.c engine.c      all-or-nothing, making
-   room, the loop of decisions learn.c profile.c window.c     how long things run, what is promised
-   to whom when explain.c                      sentences and lists for people
+   enodes.c gpus.c fit.c score.c together.c
+                                   pools, nodes, what is free, where a shape fits best (and the
+                                   public calls that change pools, nodes and the mix)
+   tenants.c lanes.c shapes.c      who is next
+   gang.c preempt.c decide.c       all-or-nothing, making room, the loop of decisions
+   engine.c                        tasks come and go
+   learn.c profile.c window.c      how long things run, what is promised to whom when
+   engine-explain.c                sentences and lists for people
 
    A waiting task is in one lane: (tenant, shape). A shape is (fit, members, run class); a fit is
    what a node must have. While a shape cannot start anywhere it sleeps; a node that gained room
@@ -40,13 +43,15 @@ struct enode {
     bool usable;
     bool ghost; /* not there (yet, or any more); only holds its `pinned` */
     uint32_t n_tasks, max_tasks;
-    uint64_t pools[4];     /* set of epool.at */
-    struct vg_list tasks;  /* etask.on_node: by expected end, earliest first */
-    struct vg_list pinned; /* etask.link: sessions' tasks that wait for this node, in order */
-    struct vg_list ghosts; /* fit_world.ghosts, while it is one */
-    struct vg_list holds;  /* hold.on_node: what is promised here */
-    struct vg_map cached;  /* environments */
-    uint64_t changed;      /* vg_eng.change of its last change */
+    uint64_t pools[4];      /* set of epool.at */
+    struct vg_list tasks;   /* etask.on_node: by expected end, earliest first */
+    struct vg_list pinned;  /* etask.link: sessions' tasks that wait for this node, in order */
+    struct vg_list ghosts;  /* fit_world.ghosts, while it is one */
+    struct vg_list holds;   /* hold.on_node: what is promised here */
+    struct vg_map cached;   /* environments */
+    uint64_t changed;       /* vg_eng.change of its last change */
+    struct vg_list pin_due; /* in vg_eng.pin_due: its pinned tasks should be tried */
+    uint64_t seen;          /* profile.c: the search that looked at it last */
 };
 
 struct epool {
@@ -80,7 +85,7 @@ struct fit {
 /* How long a task is expected to run, in classes that differ about fourfold: what fits before a
    reservation is the same for a whole class (its upper end). */
 #define VG_RUN_CLASSES 12
-uint32_t vg_run_class(uint64_t usec);
+uint32_t vg_run_class(uint64_t usec);  /* learn.c */
 uint64_t vg_run_class_max(uint32_t c); /* VG_ENG_NEVER for the last */
 
 enum shape_state { SHAPE_READY, SHAPE_ASLEEP, SHAPE_EMPTY };
@@ -89,14 +94,22 @@ struct shape {
     struct fit *fit;
     uint32_t members; /* 1, or of a gang */
     uint32_t run_class;
+    uint64_t grant; /* part of its identity, vg_window_grant(): 0, or the tenant whose advance
+                       reservation its tasks may use */
+    uint32_t no;    /* of its own, for the map of boughs */
     struct vg_list on_fit;
     enum shape_state state;
-    enum vg_eng_code code;           /* why it sleeps: BUSY, KEPT, WINDOW, ... */
-    uint64_t queued;                 /* tasks or gangs that wait */
+    enum vg_eng_code code; /* why it sleeps: BUSY, KEPT, WINDOW, ... AT_LIMIT: all who wait are */
+    uint64_t queued;       /* tasks or gangs that wait */
     struct reservation *reservation; /* profile.c; NULL: none */
-    struct bough *root;              /* lanes.c: its tournament over the tenant tree */
-    struct tree_item by_key;         /* in vg_eng.ready, by its best lane's key */
-    struct vg_list link;
+    struct bough *root;              /* lanes.c: its tournament over the tenant tree; NULL: none */
+    struct vg_list dirty; /* bough.dirty: whose keys changed since it was last looked at */
+    uint32_t ready_at;    /* SHAPE_READY: place in vg_eng.ready */
+    struct enode *waker;  /* READY: the only node that gained since it slept; NULL: look anywhere */
+    struct vg_list bed[VG_ENG_POOLS_MAX]; /* in vg_eng.beds, one a pool of its fit */
+    struct vg_list kept;                  /* in vg_eng.kept while it sleeps by KEPT or WINDOW */
+    struct vg_list reserved;              /* in vg_eng.reserved of its first pool */
+    uint64_t tried;                       /* preempt.c: vg_eng.change of the last search in vain */
 };
 
 /* ------------------------------------------------------------------ tenants, tasks */
@@ -109,11 +122,17 @@ struct etenant {
     struct vg_eng_amount quota, limit, held; /* held: by it and those below */
     uint32_t weight;
     uint64_t min_run_usec;
-    double usage; /* decayed, in share-seconds at vg_eng.epoch's scale: see tenants.c */
+    double usage; /* decayed share of the capacity, as of usage_at: see tenants.c */
     uint64_t usage_at;
-    uint32_t queued, running, refs;
-    struct vg_list boughs; /* lanes.c: where it stands in the shapes' tournaments */
-    struct vg_list capped; /* lanes that wait because it is at its limit */
+    double rate;              /* the share that it holds since usage_at */
+    double key;               /* its share for the order among siblings, smaller first */
+    uint32_t no;              /* of its own, for the map of boughs */
+    uint32_t depth;           /* the root's is 0 */
+    uint32_t queued, running; /* tasks of it and those below */
+    uint32_t own;             /* its own tasks, waiting or running */
+    struct vg_list boughs;    /* lanes.c: where it stands in the shapes' tournaments */
+    struct vg_list capped;    /* boughs that are out because it is at its limit */
+    struct vg_list stale;     /* in vg_eng.stale: keys by age */
     bool removed;
 };
 
@@ -121,8 +140,9 @@ enum etask_place { TASK_WAITS, TASK_PINNED, TASK_RUNS };
 
 struct gang { /* gang.c */
     uint64_t id;
-    uint32_t size, here;    /* members placed or waiting together */
-    struct vg_list members; /* etask.on_gang */
+    uint32_t size, here;    /* asked for; members that wait or run */
+    struct vg_list members; /* etask.on_gang; while it waits, the first is in the lane */
+    bool waits;             /* as a whole: none runs */
 };
 
 struct etask {
@@ -131,11 +151,13 @@ struct etask {
     struct etenant *tenant;
     struct shape *shape; /* while it waits */
     struct fit *fit;     /* while it is here */
-    struct lane *lane;
+    int64_t level;       /* priority and age: larger first; see vg_task_level() */
+    struct bough *lane;  /* while it waits; of a gang, only the first member is in it */
     struct tree_item in_lane;
     struct gang *gang;
     struct vg_list on_gang, on_node, link;
     enum etask_place place;
+    uint32_t member;                        /* of its gang, from 0 */
     bool preemptible, fixed, leaving, heal; /* leaving: preempted, not yet released */
     uint64_t limit_usec, expect_usec;       /* expect: how long it will run, learnt */
     uint64_t pin;                           /* node id of its session */
@@ -144,6 +166,7 @@ struct etask {
     struct epool *pool;
     uint64_t gpus;
     uint64_t started_usec, end_usec; /* end: expected; moves on when it is overdue */
+    uint32_t end_at;                 /* profile.c: its place in the heap of ends */
     struct etask *for_task;          /* leaving: who gets the place */
 };
 
@@ -163,11 +186,22 @@ struct vg_eng {
     uint32_t n_pools;
     struct etenant root;
     struct vg_list fits;
-    struct tree ready;             /* of shape.by_key: shapes to try, best first */
-    struct vg_list healing;        /* etask.link: missing members of running gangs */
-    uint64_t change;               /* counts changes of nodes */
-    struct vg_eng_amount capacity; /* of usable nodes */
-    struct vg_list out;            /* decisions that wait to be taken */
+    struct vg_list stale; /* of etenant.stale */
+    struct vg_map boughs; /* by (tenant.no, shape.no) */
+    uint32_t last_no;
+    struct shape **ready; /* shapes to try, in no order */
+    uint32_t n_ready;
+    size_t ready_cap, n_shapes;
+    struct beds *beds;                  /* shapes.c: shapes with waiting tasks, by pool and size */
+    struct vg_list kept;                /* of shape.kept */
+    struct vg_list pin_due;             /* of enode.pin_due */
+    struct vg_map restored;             /* usage of tenants that have not come yet */
+    uint64_t change;                    /* counts changes of nodes */
+    struct vg_eng_amount capacity;      /* of usable nodes */
+    struct vg_eng_amount capacity_seen; /* that the tenants' keys were made with */
+    struct vg_eng_decision *out;        /* decisions that wait to be taken: [out_at, out_n) */
+    size_t out_at, out_n, out_cap;
+    uint64_t tick_at; /* when vg_profile_tick has something to do */
     size_t n_waiting;
     struct fit_world *place; /* nodes.c/fit.c/score.c: change log, mix of recent requests */
     struct learn *learn;     /* learn.c */
@@ -220,6 +254,9 @@ void vg_score_note(struct vg_eng *e, const struct fit *f);
 /* A node changed; `more`: it may now take what it could not. Wakes sleeping shapes. */
 void vg_shapes_node_changed(struct vg_eng *e, struct enode *n, bool more);
 void vg_shape_wake(struct vg_eng *e, struct shape *s);
+/* A waiting task's grant changed: it waits in the shape that fits it now. 0, or -ENOMEM and it
+ * stays. */
+int vg_shape_move(struct vg_eng *e, struct etask *t);
 /* Everybody whose answer was KEPT or WINDOW looks again: reservations moved. */
 void vg_shapes_wake_kept(struct vg_eng *e);
 /* Adds (or, negative, takes back) what a task holds, along the tenant's path. */
@@ -231,8 +268,12 @@ bool vg_tenant_in_quota(const struct vg_eng *e, const struct etenant *t, const s
 /* NULL, or the tenant of the path whose limit one more of these would break. */
 struct etenant *vg_tenant_at_limit(const struct vg_eng *e, struct etenant *t, const struct fit *f,
                                    uint32_t members);
-/* The next waiting task of a shape, in order; NULL: none. */
+/* The next waiting task of a shape, in order; NULL: none (or all are at a limit). */
 struct etask *vg_shape_head(const struct vg_eng *e, const struct shape *s);
+/* Whether the head of `a` goes before that of `b`; both have one. */
+bool vg_shape_before(const struct shape *a, const struct shape *b);
+/* Forgets a task wherever it is, as if it had never been: for nodes that are removed. */
+void vg_task_forget(struct vg_eng *e, struct etask *t);
 
 /* ------------------------------------------------------------------ time: learn.c profile.c
  * window.c */
@@ -242,7 +283,16 @@ void vg_time_done(struct vg_eng *e);
 /* How long it will run: by kin, then by tenant and fit, then by tenant, then by all; never above
    its limit; a default before anything is known. */
 uint64_t vg_learn_expect(const struct vg_eng *e, const struct etask *t);
+uint64_t vg_learn_expect_given(const struct vg_eng *e, const struct etask *t,
+                               uint64_t ran_usec); /* the whole, once it ran so long */
+uint64_t vg_learn_upper(const struct vg_eng *e,
+                        const struct etask *t); /* four in five end by then */
+/* How many runs that rests on, and of whom: "3 earlier runs of this command", for people. */
+void vg_learn_basis(const struct vg_eng *e, const struct etask *t, char *out, size_t n);
 void vg_learn_note(struct vg_eng *e, const struct etask *t, uint64_t ran_usec);
+void vg_learn_save(const struct vg_eng *e, vg_eng_save_fn *fn, void *arg);
+/* Whether the record was one of ours; broken ones are dropped. */
+bool vg_learn_restore(struct vg_eng *e, uint32_t kind, uint64_t key, const uint64_t value[4]);
 /* A task has begun or left: its place in node->tasks and its node's profile. */
 void vg_profile_begin(struct vg_eng *e, struct etask *t);
 void vg_profile_end(struct vg_eng *e, struct etask *t);
@@ -264,6 +314,10 @@ uint64_t vg_profile_when(const struct vg_eng *e, struct fit *f, uint32_t members
 uint64_t vg_profile_tick(struct vg_eng *e);
 /* A node came, changed or (gone) leaves: promises on it that no longer hold are broken. */
 void vg_profile_node_set(struct vg_eng *e, struct enode *n, bool gone);
+/* The nearest tenant at or above `t` that has an advance reservation; 0: none. A waiting task's
+   shape carries it; window.c calls vg_shape_move() when that changes. */
+uint64_t vg_window_grant(const struct vg_eng *e, const struct etenant *t);
+const char *vg_time_check(const struct vg_eng *e); /* for vg_eng_check */
 /* Room that is kept for a task whose victims are leaving. */
 int vg_profile_keep(struct vg_eng *e, struct etask *t, struct enode *n, uint64_t gpus);
 void vg_profile_unkeep(struct vg_eng *e, struct etask *t);

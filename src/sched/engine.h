@@ -7,7 +7,8 @@
 
    Who is next. Waiting tasks are ordered by
      1. missing members of gangs that run (a gang heals before anybody else starts);
-     2. priority, larger first, plus one for each `age_usec` waited;
+     2. priority, larger first, plus one for each `age_usec` waited (counted in whole steps of the
+        clock, so that those who came in the same step are equals);
      3. level by level down the tenant tree: tenants below their guaranteed quota before others,
         then the smaller share (held now and decayed past, dominant resource, divided by weight);
      4. submission order.
@@ -160,6 +161,7 @@ struct vg_eng_req {
     size_t n_labels;
     uint32_t priority;   /* larger first */
     uint64_t order;      /* submission: smaller first; kept when requeued */
+    uint64_t since_usec; /* waits since then, for ageing; 0: now */
     uint64_t node;       /* not 0: only there (session) */
     bool preemptible;    /* may be stopped for others though its tenant is within its quota */
     bool fixed;          /* never preempted (a person is at its terminal) */

@@ -44,6 +44,27 @@ const char *const vg_migrations[] = {
     " PRIMARY KEY(user, name)) WITHOUT ROWID;"
     "CREATE TABLE audit(seq INTEGER PRIMARY KEY, when_usec INTEGER NOT NULL, who TEXT NOT NULL,"
     " what TEXT NOT NULL);",
+    /* 2: groups, dependencies, keys, schedules. Children of the first schema are folded, too. */
+    "ALTER TABLE tasks ADD COLUMN grp TEXT NOT NULL DEFAULT '';"
+    "ALTER TABLE tasks ADD COLUMN fold TEXT NOT NULL DEFAULT '';"
+    "ALTER TABLE tasks ADD COLUMN idx INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE tasks ADD COLUMN members INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE tasks ADD COLUMN preempted INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE tasks ADD COLUMN preempting INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE tasks ADD COLUMN due_usec INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE tasks ADD COLUMN after TEXT NOT NULL DEFAULT '';"
+    "ALTER TABLE tasks ADD COLUMN key TEXT NOT NULL DEFAULT '';"
+    "ALTER TABLE tasks ADD COLUMN progress TEXT NOT NULL DEFAULT '';"
+    "ALTER TABLE tasks ADD COLUMN command BLOB NOT NULL DEFAULT X'';"
+    "UPDATE tasks SET fold=parent WHERE parent<>'';"
+    "CREATE INDEX tasks_fold ON tasks(fold, idx) WHERE fold<>'';"
+    "CREATE INDEX tasks_top ON tasks(created_usec, id) WHERE fold='';"
+    "CREATE INDEX tasks_top_user ON tasks(user, created_usec, id) WHERE fold='';"
+    "CREATE INDEX tasks_key ON tasks(user, key) WHERE key<>'';"
+    "CREATE TABLE schedules(id TEXT PRIMARY KEY, user TEXT NOT NULL, team TEXT NOT NULL,"
+    " name TEXT NOT NULL, spec BLOB NOT NULL, who BLOB NOT NULL, created_usec INTEGER NOT NULL,"
+    " next_usec INTEGER NOT NULL, last_usec INTEGER NOT NULL, last_task TEXT NOT NULL,"
+    " made INTEGER NOT NULL) WITHOUT ROWID;",
 };
 const size_t vg_n_migrations = VG_COUNT(vg_migrations);
 

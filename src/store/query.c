@@ -38,7 +38,8 @@ static int row_task(void *arg, sqlite3_stmt *q) {
 
 struct where {
     struct vg_buf sql;
-    const char *bind[2 * VG_TASK_FILTER_MAX + 4]; /* borrowed */
+    const char *bind[2 * VG_TASK_FILTER_MAX + 12]; /* borrowed */
+    char fold[VG_ID_LEN + 1], since[24];
     int n;
     bool failed;
 };
@@ -76,6 +77,24 @@ static int make_where(struct where *w, const struct vg_task_filter *f) {
     if (f->only_ended)
         add(w, "ended=1", NULL);
     add_states(w, f);
+    if (f->top)
+        add(w, "fold=''", NULL);
+    if (f->fold) {
+        vg_id_format(f->fold, w->fold);
+        add(w, "fold=? AND fold<>''", w->fold);
+    }
+    if (f->since_usec) {
+        snprintf(w->since, sizeof w->since, "%llu", (unsigned long long)f->since_usec);
+        add(w, "created_usec>=CAST(? AS INTEGER)", w->since);
+    }
+    if (f->search) {
+        add(w,
+            "(instr(lower(name),lower(?))>0 OR instr(lower(labels),lower(?))>0 OR "
+            "instr(lower(CAST(command AS TEXT)),lower(?))>0)",
+            f->search);
+        w->bind[w->n++] = f->search;
+        w->bind[w->n++] = f->search;
+    }
     for (size_t i = 0; i < f->n_labels; i++)
         add(w, "instr(char(10)||labels, char(10)||?||char(10))>0", f->label[i]);
     return w->failed ? -ENOMEM : 0;
@@ -162,7 +181,7 @@ static int select_where(struct vg_store *s, const char *tail, sqlite3_stmt **ret
 int vg_store_load_tasks(struct vg_store *s, vg_task_row_cb *cb, void *arg) {
     struct ctx c = {cb, arg};
     sqlite3_stmt *q;
-    int r = select_where(s, "WHERE ended=0 ORDER BY created_usec,id", &q);
+    int r = select_where(s, "WHERE ended=0 ORDER BY members=0,created_usec,id", &q);
     return r < 0 ? r : store_each(q, row_task, &c);
 }
 
@@ -237,6 +256,47 @@ int vg_store_find_prefix(struct vg_store *s, const char *prefix, const char *use
     return find(s,
                 "SELECT id FROM tasks WHERE id>=?1 AND id<?2 AND (?3 IS NULL OR user=?3) LIMIT 2",
                 low, high, user, ret_id);
+}
+
+int vg_store_find_sibling(struct vg_store *s, const char *name, const char *user, uint64_t parent,
+                          uint64_t *ret_id) {
+    char hex[VG_ID_LEN + 1] = "";
+    if (parent)
+        vg_id_format(parent, hex);
+    return find(s,
+                "SELECT id FROM tasks WHERE name=?1 AND name<>'' AND parent=?2 AND grp='' AND "
+                "user=?3 ORDER BY created_usec DESC LIMIT 1",
+                name, hex, user, ret_id);
+}
+
+int vg_store_find_key(struct vg_store *s, const char *user, const char *key, uint64_t *ret_id) {
+    return find(s, "SELECT id FROM tasks WHERE user=?1 AND key=?2 AND key<>'' LIMIT 1", user, key,
+                NULL, ret_id);
+}
+
+static int row_folded(void *arg, sqlite3_stmt *q) {
+    struct ctx *c = arg;
+    struct vg_task_row row = {.id = store_id(q, 0),
+                              .index = (uint32_t)store_u64(q, 1),
+                              .state = store_text(q, 2),
+                              .status = (int32_t)sqlite3_column_int64(q, 3),
+                              .ended = true};
+    return c->cb(c->arg, &row);
+}
+
+int vg_store_load_folded(struct vg_store *s, uint64_t fold, vg_task_row_cb *cb, void *arg) {
+    struct ctx c = {cb, arg};
+    char hex[VG_ID_LEN + 1];
+    sqlite3_stmt *q;
+    int r = store_prepare(s,
+                          "SELECT id,idx,state,status FROM tasks WHERE fold=? AND fold<>'' AND "
+                          "ended=1 ORDER BY idx",
+                          &q);
+    if (r < 0)
+        return r;
+    vg_id_format(fold, hex);
+    sqlite3_bind_text(q, 1, hex, -1, SQLITE_STATIC);
+    return store_each(q, row_folded, &c);
 }
 
 int vg_store_find_name(struct vg_store *s, const char *name, const char *user, uint64_t *ret_id) {

@@ -94,6 +94,14 @@ READER(sessions, vg_session_row,
        .user = store_text(q, 0), .name = store_text(q, 1), .pool = store_text(q, 2),
        .node = store_id(q, 3), .created_usec = store_u64(q, 4), .keep_usec = store_u64(q, 5))
 
+READER(schedules, vg_schedule_row,
+       "SELECT id,user,team,name,spec,who,created_usec,next_usec,last_usec,last_task,made "
+       "FROM schedules ORDER BY created_usec,id",
+       .id = store_id(q, 0), .user = store_text(q, 1), .team = store_text(q, 2),
+       .name = store_text(q, 3), .spec = store_blob(q, 4), .who = store_blob(q, 5),
+       .created_usec = store_u64(q, 6), .next_usec = store_u64(q, 7), .last_usec = store_u64(q, 8),
+       .last_task = store_id(q, 9), .made = (uint32_t)store_u64(q, 10))
+
 struct audit_ctx {
     int (*cb)(void *, const struct vg_audit_row *);
     void *arg;

@@ -30,9 +30,21 @@ struct vg_task_row {
     uint64_t parent;
     uint64_t cpu_usec, mem_peak_bytes, out_bytes;
     const char *gpus;      /* indices held, "0,1" */
+    uint64_t group;        /* it is a member of; 0: of none */
+    uint64_t fold;         /* the row it is shown under: group or parent; 0: none */
+    uint32_t index;        /* in its group */
+    uint32_t members;      /* of a group; 0: it is none */
+    uint32_t preempted;    /* how often it had to give way */
+    bool preempting;       /* it was told to give way and has not ended yet */
+    uint64_t due_usec;     /* not to start before */
+    const char *after;     /* what it still waits for, as the model writes it */
+    const char *key;       /* the owner's idempotency key; "" for none */
+    const char *progress;  /* counts of members or children, as the model writes them */
+    bool insert;           /* with an empty spec: add the row, too (a member's: its group has it) */
     struct vg_bytes spec;  /* packed TaskSpec. Writing an empty one keeps the stored one */
     struct vg_bytes who;   /* packed Identity; likewise */
     struct vg_bytes grant; /* packed Resources; likewise */
+    struct vg_bytes command; /* its words, for searches; likewise. Not needed to be whole */
 };
 
 struct vg_node_row {
@@ -80,6 +92,16 @@ struct vg_session_row {
     const char *user, *name, *pool;
     uint64_t node;
     uint64_t created_usec, keep_usec;
+};
+
+/* A template that makes tasks by the clock. */
+struct vg_schedule_row {
+    uint64_t id;
+    const char *user, *team, *name;
+    struct vg_bytes spec, who; /* packed; after the first write they stay */
+    uint64_t created_usec, next_usec, last_usec;
+    uint64_t last_task; /* the newest it made, or 0 */
+    uint32_t made;
 };
 
 struct vg_audit_row {

@@ -65,8 +65,8 @@ size_t vg_store_backlog(const struct vg_store *s);
 /* --- writing. 0: queued, the callback (may be NULL) will run exactly once. -ENOMEM or -ENOBUFS:
    not queued, it will not run. Everything passed is copied. --- */
 
-/* Adds or replaces. With an empty spec only a row that exists is updated, and spec, who and grant
-   stay as they are: state changes don't write the environment again. */
+/* Adds or replaces. With an empty spec and without row->insert only a row that exists is updated,
+   and spec, who and grant stay as they are: state changes don't write the environment again. */
 int vg_store_put_task(struct vg_store *s, const struct vg_task_row *row, enum vg_store_sync sync,
                       vg_store_cb *cb, void *arg);
 /* Forgets ended tasks that ended before `before_usec`, at most `limit` of them; the callback's
@@ -107,6 +107,10 @@ int vg_store_put_session(struct vg_store *s, const struct vg_session_row *row,
 int vg_store_del_session(struct vg_store *s, const char *user, const char *name, vg_store_cb *cb,
                          void *arg);
 
+int vg_store_put_schedule(struct vg_store *s, const struct vg_schedule_row *row,
+                          enum vg_store_sync sync, vg_store_cb *cb, void *arg);
+int vg_store_del_schedule(struct vg_store *s, uint64_t id, vg_store_cb *cb, void *arg);
+
 int vg_store_audit(struct vg_store *s,
                    const struct vg_audit_row *row); /* lazy: retried until it is written */
 int vg_store_put_meta(struct vg_store *s, const char *key, const char *value,
@@ -117,7 +121,8 @@ int vg_store_put_meta(struct vg_store *s, const char *key, const char *value,
 
 typedef int vg_task_row_cb(void *arg, const struct vg_task_row *row);
 
-/* What to load at start: every task that has not ended, oldest first. */
+/* What to load at start: every task that has not ended, groups before all others, else oldest
+   first. */
 int vg_store_load_tasks(struct vg_store *s, vg_task_row_cb *cb, void *arg);
 int vg_store_load_nodes(struct vg_store *s, int (*cb)(void *, const struct vg_node_row *),
                         void *arg);
@@ -133,6 +138,8 @@ int vg_store_load_joins(struct vg_store *s, int (*cb)(void *, const struct vg_jo
                         void *arg);
 int vg_store_load_sessions(struct vg_store *s, int (*cb)(void *, const struct vg_session_row *),
                            void *arg);
+int vg_store_load_schedules(struct vg_store *s, int (*cb)(void *, const struct vg_schedule_row *),
+                            void *arg);
 /* Newest first. */
 int vg_store_load_audit(struct vg_store *s, uint32_t limit,
                         int (*cb)(void *, const struct vg_audit_row *), void *arg);
@@ -150,6 +157,10 @@ struct vg_task_filter {
     uint64_t before_id;       /* ... or at it with a smaller id; both 0: the first page */
     uint32_t limit;           /* 0: VG_TASK_PAGE */
     bool only_ended;          /* the caller has the others in memory */
+    bool top;                 /* only what is folded under nothing */
+    uint64_t fold;            /* not 0: only what is folded under this */
+    const char *search;       /* NULL, or in name, labels or command; letters' case is ignored */
+    uint64_t since_usec;      /* created at or after */
 };
 #define VG_TASK_FILTER_MAX 16
 #define VG_TASK_PAGE 100
@@ -167,3 +178,11 @@ int vg_store_find_prefix(struct vg_store *s, const char *prefix, const char *use
                          uint64_t *ret_id);
 /* The newest task of that name. -ENOENT. */
 int vg_store_find_name(struct vg_store *s, const char *name, const char *user, uint64_t *ret_id);
+/* The newest of that name and owner among those made in `parent` (0: in no task). -ENOENT. */
+int vg_store_find_sibling(struct vg_store *s, const char *name, const char *user, uint64_t parent,
+                          uint64_t *ret_id);
+/* The task that the owner gave that key. -ENOENT. */
+int vg_store_find_key(struct vg_store *s, const char *user, const char *key, uint64_t *ret_id);
+/* What has ended of the rows folded under `fold`: id, index, state and status of each, by index.
+   Other fields of the row are empty. */
+int vg_store_load_folded(struct vg_store *s, uint64_t fold, vg_task_row_cb *cb, void *arg);

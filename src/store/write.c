@@ -3,11 +3,11 @@
 #include "base/util.h"
 #include "store/internal.h"
 
-#define VALS_MAX 40
+#define VALS_MAX 48
 
 struct vals {
     struct val val[VALS_MAX];
-    char hex[4][VG_ID_LEN + 1]; /* ids as text */
+    char hex[6][VG_ID_LEN + 1]; /* ids as text */
     unsigned n, n_hex;
 };
 
@@ -47,7 +47,7 @@ static int queue(struct vg_store *s, enum stmt stmt, enum vg_store_sync sync, co
 int vg_store_put_task(struct vg_store *s, const struct vg_task_row *row, enum vg_store_sync sync,
                       vg_store_cb *cb, void *arg) {
     struct vals v = {0};
-    bool whole = row->spec.len > 0;
+    bool whole = row->spec.len > 0 || row->insert;
     if (whole)
         add_id(&v, row->id);
 #define COL(column, kind, field) ADD_##kind(row->field);
@@ -215,6 +215,29 @@ int vg_store_audit(struct vg_store *s, const struct vg_audit_row *row) {
     add_text(&v, row->who);
     add_text(&v, row->what);
     return queue(s, STMT_AUDIT_ADD, VG_STORE_LAZY, &v, NULL, NULL);
+}
+
+int vg_store_put_schedule(struct vg_store *s, const struct vg_schedule_row *row,
+                          enum vg_store_sync sync, vg_store_cb *cb, void *arg) {
+    struct vals v = {0};
+    add_id(&v, row->id);
+    add_text(&v, row->user);
+    add_text(&v, row->team);
+    add_text(&v, row->name);
+    add_blob(&v, row->spec);
+    add_blob(&v, row->who);
+    ADD_U64(row->created_usec);
+    ADD_U64(row->next_usec);
+    ADD_U64(row->last_usec);
+    add_id(&v, row->last_task);
+    ADD_U32(row->made);
+    return queue(s, STMT_SCHEDULE_PUT, sync, &v, cb, arg);
+}
+
+int vg_store_del_schedule(struct vg_store *s, uint64_t id, vg_store_cb *cb, void *arg) {
+    struct vals v = {0};
+    add_id(&v, id);
+    return queue(s, STMT_SCHEDULE_DEL, VG_STORE_DURABLE, &v, cb, arg);
 }
 
 int vg_store_put_meta(struct vg_store *s, const char *key, const char *value,

@@ -59,7 +59,7 @@ static void row_and_back(void *ctx, bool armed) {
     int r = vg_task_to_row(ctx, true, &pack, &row);
     (void)armed;
     if (r == 0) {
-        r = vg_task_from_row(&row, &back);
+        r = vg_task_from_row(&row, NULL, &back);
         cr_assert(r == 0 || (r == -ENOMEM && !back));
     }
     cr_assert(r == 0 || r == -ENOMEM);

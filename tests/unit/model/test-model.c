@@ -136,7 +136,7 @@ Test(task, a_row_carries_everything_there_and_back) {
         cr_assert_str_eq(row.labels, "a=1\nb=2\n");
         if (state == VG_TASK_RUNNING)
             cr_assert_str_eq(row.gpus, "0,1");
-        cr_assert_eq(vg_task_from_row(&row, &back), 0, "%s", vg_task_state_name(state));
+        cr_assert_eq(vg_task_from_row(&row, NULL, &back), 0, "%s", vg_task_state_name(state));
         cr_assert_eq(back->state, t->state);
         cr_assert_eq(back->attempt.number, t->attempt.number);
         cr_assert_eq(back->attempt.node, t->attempt.node);
@@ -147,7 +147,7 @@ Test(task, a_row_carries_everything_there_and_back) {
         cr_assert(back->durable && back->out_bytes == 99);
         cr_assert_eq(back->ended_usec, t->ended_usec);
         row.state = "asleep";
-        cr_assert_eq(vg_task_from_row(&row, &back), -EBADMSG);
+        cr_assert_eq(vg_task_from_row(&row, NULL, &back), -EBADMSG);
         vg_task_free(back);
         vg_task_free(t);
         vg_task_pack_done(&pack);

@@ -121,6 +121,17 @@ Test(store, every_field_of_a_task_survives_a_restart) {
                               .out_bytes = 12,
                               .gpus = "0,7",
                               .spec = {"a\0b", 3},
+                              .group = 21,
+                              .fold = 22,
+                              .index = 23,
+                              .members = 24,
+                              .preempted = 25,
+                              .preempting = true,
+                              .due_usec = 26,
+                              .after = "s0123456789abcdef ",
+                              .key = "k",
+                              .progress = "1 2",
+                              .command = {"./train", 7},
                               .who = {"who", 3},
                               .grant = {"grant", 5}};
     int note[2] = {-1};
@@ -439,6 +450,87 @@ Test(store, callbacks_may_queue_more) {
     cr_assert_eq(note[1], 2);
 }
 
+/* --- batch --- */
+
+static int note_id(void *arg, const struct vg_task_row *row) {
+    *(uint64_t *)arg = row->id;
+    return 0;
+}
+
+static int count_found(const struct vg_task_filter *f) {
+    int n = 0;
+    cr_assert_eq(vg_store_query_tasks(s, f, helper_count_row, &n), 0);
+    return n;
+}
+
+Test(store, members_are_added_without_a_spec_and_found_under_their_group) {
+    struct vg_task_row g = helper_task(1), m = helper_task(2), c = helper_task(3);
+    g.members = 2;
+    g.name = "sweep";
+    g.command = (struct vg_bytes){"./Train.py", 10};
+    m.group = m.fold = 1;
+    m.index = 1;
+    m.state = "failed";
+    m.status = 3;
+    m.ended = true;
+    m.spec = (struct vg_bytes){0};
+    c.parent = c.fold = 9;
+    c.key = "once";
+    cr_assert_eq(vg_store_put_task(s, &m, VG_STORE_COMMIT, NULL, NULL), 0);
+    cr_assert_eq(vg_store_flush(s), 0);
+    uint64_t id = 0;
+    cr_assert_eq(vg_store_get_task(s, 2, note_id, &id), -ENOENT, "only an update");
+    m.insert = true;
+    vg_store_put_task(s, &m, VG_STORE_COMMIT, NULL, NULL);
+    vg_store_put_task(s, &c, VG_STORE_COMMIT, NULL, NULL);
+    vg_store_put_task(s, &g, VG_STORE_COMMIT, NULL, NULL);
+    cr_assert_eq(vg_store_flush(s), 0);
+    int n = 0;
+    cr_assert_eq(vg_store_load_folded(s, 1, helper_count_row, &n), 0);
+    cr_assert_eq(n, 1);
+    cr_assert_eq(count_found(&(struct vg_task_filter){.top = true}), 1);
+    cr_assert_eq(count_found(&(struct vg_task_filter){.fold = 1}), 1);
+    cr_assert_eq(count_found(&(struct vg_task_filter){.search = "train"}), 1);
+    cr_assert_eq(count_found(&(struct vg_task_filter){.search = "SWEE"}), 1);
+    cr_assert_eq(count_found(&(struct vg_task_filter){.search = "nothing"}), 0);
+    cr_assert_eq(count_found(&(struct vg_task_filter){.since_usec = 2}), 2);
+    cr_assert_eq(vg_store_find_key(s, "ann", "once", &id), 0);
+    cr_assert_eq(id, 3);
+    cr_assert_eq(vg_store_find_key(s, "bob", "once", &id), -ENOENT);
+    cr_assert_eq(vg_store_find_key(s, "ann", "", &id), -ENOENT);
+    cr_assert_eq(vg_store_find_sibling(s, "sweep", "ann", 0, &id), 0);
+    cr_assert_eq(vg_store_find_sibling(s, "sweep", "ann", 9, &id), -ENOENT);
+    cr_assert_eq(vg_store_load_tasks(s, note_id, &id), 0);
+    cr_assert_eq(id, 3, "groups come first, whatever their age");
+}
+
+static int check_schedule(void *arg, const struct vg_schedule_row *row) {
+    cr_assert_eq(row->id, 5);
+    cr_assert_str_eq(row->name, "nightly");
+    cr_assert(row->spec.len == 4 && memcmp(row->spec.data, "spec", 4) == 0);
+    cr_assert(row->next_usec == 11 && row->last_task == 8 && row->made == 3);
+    ++*(int *)arg;
+    return 0;
+}
+
+Test(store, a_schedule_keeps_its_template_when_it_moves_on) {
+    struct vg_schedule_row row = {.id = 5, .user = "ann", .name = "nightly", .spec = {"spec", 4}};
+    int n = 0, note[2] = {0};
+    vg_store_put_schedule(s, &row, VG_STORE_DURABLE, NULL, NULL);
+    row.spec = (struct vg_bytes){0};
+    row.next_usec = 11;
+    row.last_task = 8;
+    row.made = 3;
+    vg_store_put_schedule(s, &row, VG_STORE_LAZY, NULL, NULL);
+    reopen();
+    cr_assert_eq(vg_store_load_schedules(s, check_schedule, &n), 0);
+    cr_assert_eq(n, 1);
+    vg_store_del_schedule(s, 5, helper_note, note);
+    vg_store_del_schedule(s, 5, helper_note, note);
+    vg_store_flush(s);
+    cr_assert(note[1] == 2 && note[0] == -ENOENT);
+}
+
 /* --- migrations --- */
 
 static int64_t version_of(sqlite3 *db) {
@@ -469,6 +561,29 @@ Test(migrate, every_version_reaches_the_newest) {
         cr_assert_eq(version_of(db), 3);
         sqlite3_close(db);
     }
+}
+
+Test(migrate, children_of_the_first_schema_are_folded) {
+    struct vg_err err = VG_ERR_INIT;
+    sqlite3 *db;
+    sqlite3_stmt *q;
+    cr_assert_eq(sqlite3_open(":memory:", &db), SQLITE_OK);
+    cr_assert_eq(vg_migrate(db, "x", vg_migrations, 1, &err), 0, "%s", err.msg);
+    cr_assert_eq(sqlite3_exec(db,
+                              "INSERT INTO tasks(id,user,team,pool,name,session,labels,state,ended,"
+                              "durable,cancel,interactive,attempt,node,retries_left,status,reason,"
+                              "reason_text,created_usec,started_usec,ended_usec,parent,cpu_usec,"
+                              "mem_peak_bytes,out_bytes,gpus,spec,who,granted) VALUES('2','a','t',"
+                              "'p','','','','queued',0,0,0,0,0,'',0,0,0,'',5,0,0,'1',0,0,0,'',"
+                              "X'',X'',X'')",
+                              NULL, NULL, NULL),
+                 SQLITE_OK, "%s", sqlite3_errmsg(db));
+    cr_assert_eq(vg_migrate(db, "x", vg_migrations, vg_n_migrations, &err), 0, "%s", err.msg);
+    cr_assert_eq(sqlite3_prepare_v2(db, "SELECT fold FROM tasks", -1, &q, NULL), SQLITE_OK);
+    cr_assert_eq(sqlite3_step(q), SQLITE_ROW);
+    cr_assert_str_eq((const char *)sqlite3_column_text(q, 0), "1");
+    sqlite3_finalize(q);
+    sqlite3_close(db);
 }
 
 Test(migrate, a_newer_database_is_refused_and_a_broken_step_leaves_no_trace) {
