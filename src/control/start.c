@@ -1,0 +1,73 @@
+/* The order to begin an attempt: what a node must know of a task to run it. */
+#include "control/start.h"
+
+#include "base/util.h"
+#include "control/nodes.h"
+#include "control/peer.h"
+#include "control/sessions.h"
+
+#include <string.h>
+
+static size_t gpu_list(uint64_t set, uint32_t out[static VG_NODE_GPUS_MAX]) {
+    size_t n = 0;
+    for (uint32_t i = 0; i < VG_NODE_GPUS_MAX; i++)
+        if (set & 1ULL << i)
+            out[n++] = i;
+    return n;
+}
+
+static size_t shared_paths(const struct vg_pool_conf *p, ProtobufCBinaryData *out, size_t max) {
+    size_t n = 0;
+    for (; p && n < p->shared.n && n < max; n++)
+        out[n] = (ProtobufCBinaryData){.data = (uint8_t *)p->shared.item[n],
+                                       .len = strlen(p->shared.item[n])};
+    return n;
+}
+
+/* The client that waits for it lives on another machine: give it a way around us. */
+static void make_ticket(struct vg_job *j, struct vg_nodelink *a, Vg__Pb__Start *m) {
+    if (!a->direct_port || !j->chan.remote)
+        return;
+    vg_random(j->ticket, sizeof j->ticket);
+    j->has_ticket = true;
+    m->has_ticket = 1;
+    m->ticket = (ProtobufCBinaryData){.data = j->ticket, .len = sizeof j->ticket};
+}
+
+void vg_start_send(struct vg_job *j, struct vg_nodelink *a) {
+    struct vg_control *c = j->ctl;
+    struct vg_task *t = j->task;
+    const struct vg_pool_conf *pool = vg_conf_pool(&c->conf, vg_task_pool(t));
+    uint32_t gpus[VG_NODE_GPUS_MAX];
+    ProtobufCBinaryData paths[VG_CONF_LIST_MAX];
+    char token[VG_TASK_TOKEN_MAX];
+    struct vg_chan_out io;
+    VG_ENVELOPE(env);
+    Vg__Pb__Start m = VG__PB__START__INIT;
+    Vg__Pb__Resources grant = vg_res_to_pb(t->grant);
+
+    make_ticket(j, a, &m);
+    vg_chan_join(&j->chan, a, c->loop, &io); /* a channel that is gone: the client comes again */
+    bool has_token = vg_task_token_make(c->ca.task_key, t->id, t->who, token) == 0;
+    m.has_task_id = m.has_attempt = m.has_stream = m.has_fd_mask = m.has_created_usec = 1;
+    m.task_id = t->id;
+    m.attempt = t->attempt.number;
+    m.spec = t->spec;
+    m.who = t->who;
+    m.grant = &grant;
+    m.network = (char *)vg_network_name(pool ? pool->network : VG_NETWORK_NAT);
+    m.n_gpu = gpu_list(t->gpus, gpus);
+    m.gpu = gpus;
+    m.stream = io.stream;
+    m.fd_mask = io.fd_mask;
+    m.session_key = j->session ? j->session->key : NULL;
+    m.task_token = has_token ? token : NULL;
+    m.created_usec = t->created_usec;
+    m.n_shared_path = shared_paths(pool, paths, VG_COUNT(paths));
+    m.shared_path = paths;
+    env.body_case = VG__PB__ENVELOPE__BODY_START;
+    env.start = &m;
+    j->sent = true;
+    vg_conn_send(a->peer->conn, &env, io.fds, io.n_fds);
+    vg_job_event(j, VG__PB__RUN_EVENT__KIND__PLACED, NULL);
+}
