@@ -133,6 +133,8 @@ void vg_account_end(struct vg_account *a, uint32_t job, uint64_t now) {
     t->wants -= units_of(a, job);
     t->wait_sum_s += wait;
     t->slowdown_sum += slowdown;
+    a->r.class_jobs[j->class]++;
+    a->r.class_wait_s[j->class] += wait;
     a->r.wait_s[a->n_ended] = wait;
     a->slowdown[a->n_ended++] = slowdown;
 }

@@ -32,6 +32,8 @@ struct vg_result {
     double utilisation; /* while jobs arrived */
     double makespan_s;
     double lost_s; /* GPU seconds of work that stopping threw away */
+    uint64_t class_jobs[VG_WORK_CLASSES_MAX];
+    double class_wait_s[VG_WORK_CLASSES_MAX]; /* sums */
     double policy_cpu_s, total_cpu_s;
     struct vg_account_tenant *tenant;    /* owned */
     double *wait_s;                      /* owned; by size */

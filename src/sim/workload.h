@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #define VG_WORK_MEMBERS_MAX 4096
+#define VG_WORK_CLASSES_MAX 8
 
 struct vg_work_job {
     uint64_t arrive_usec;
@@ -15,6 +16,7 @@ struct vg_work_job {
     uint32_t members;            /* start together; more than one: a gang */
     uint32_t units;              /* GPUs of each member */
     uint32_t priority;           /* larger first */
+    uint32_t class;              /* for the account: see class_name */
 };
 
 struct vg_work_tenant {
@@ -42,6 +44,7 @@ struct vg_workload {
     struct vg_work_shape *kind; /* owned */
     size_t n_kinds, kinds_cap;
     uint32_t n_pools;
+    const char *class_name[VG_WORK_CLASSES_MAX]; /* borrowed; NULL: not used */
     uint64_t dropped; /* jobs that ask for more than there is; not among job[] */
 };
 
