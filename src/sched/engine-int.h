@@ -293,7 +293,8 @@ void vg_learn_note(struct vg_eng *e, const struct etask *t, uint64_t ran_usec);
 void vg_learn_save(const struct vg_eng *e, vg_eng_save_fn *fn, void *arg);
 /* Whether the record was one of ours; broken ones are dropped. */
 bool vg_learn_restore(struct vg_eng *e, uint32_t kind, uint64_t key, const uint64_t value[4]);
-/* A task has begun or left: its place in node->tasks and its node's profile. */
+/* A task has begun (after vg_node_take) or leaves (before vg_node_give): its place in node->tasks
+   and its node's profile. */
 void vg_profile_begin(struct vg_eng *e, struct etask *t);
 void vg_profile_end(struct vg_eng *e, struct etask *t);
 /* Whether something that holds `gpus` (and f's CPU and memory) on `n` until `until` leaves every
@@ -309,8 +310,10 @@ void vg_profile_unreserve(struct vg_eng *e, struct shape *s); /* it started, or 
 /* Earliest expected time at which so many members fit, and where the first goes; bounded search. */
 uint64_t vg_profile_when(const struct vg_eng *e, struct fit *f, uint32_t members,
                          const struct enode **ret);
-/* What happens by itself (windows begin and end, tasks become overdue, reservations come due): does
-   what is due now and returns when the next is. */
+/* What happens by itself (windows begin and end, tasks become overdue, reservations come due, those
+   whom a promise that moved kept back look again): does what is due now, which may wake shapes, and
+   returns when the next is. Cheap when nothing is: called whenever there is nothing else to decide.
+ */
 uint64_t vg_profile_tick(struct vg_eng *e);
 /* A node came, changed or (gone) leaves: promises on it that no longer hold are broken. */
 void vg_profile_node_set(struct vg_eng *e, struct enode *n, bool gone);
