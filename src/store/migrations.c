@@ -65,6 +65,35 @@ const char *const vg_migrations[] = {
     " name TEXT NOT NULL, spec BLOB NOT NULL, who BLOB NOT NULL, created_usec INTEGER NOT NULL,"
     " next_usec INTEGER NOT NULL, last_usec INTEGER NOT NULL, last_task TEXT NOT NULL,"
     " made INTEGER NOT NULL) WITHOUT ROWID;",
+    /* 3: what was held by whom and when, the load as it came, what the scheduler has learnt. See
+       docs/history.md; virga-sim reads `load`. */
+    "CREATE TABLE attempts(task TEXT NOT NULL, attempt INTEGER NOT NULL, user TEXT NOT NULL,"
+    " team TEXT NOT NULL, pool TEXT NOT NULL, node TEXT NOT NULL, from_usec INTEGER NOT NULL,"
+    " until_usec INTEGER NOT NULL, how TEXT NOT NULL, cpu_milli INTEGER NOT NULL,"
+    " mem_bytes INTEGER NOT NULL, gpu_milli INTEGER NOT NULL,"
+    " PRIMARY KEY(task, attempt)) WITHOUT ROWID;"
+    "CREATE INDEX attempts_until ON attempts(until_usec);"
+    "CREATE TABLE history(task TEXT PRIMARY KEY, queue TEXT NOT NULL, user TEXT NOT NULL,"
+    " team TEXT NOT NULL, pools TEXT NOT NULL, models TEXT NOT NULL, labels TEXT NOT NULL,"
+    " cpu_milli INTEGER NOT NULL, mem_bytes INTEGER NOT NULL, gpus INTEGER NOT NULL,"
+    " gpu_milli INTEGER NOT NULL, gpu_mem_bytes INTEGER NOT NULL, priority INTEGER NOT NULL,"
+    " preemptible INTEGER NOT NULL, fixed INTEGER NOT NULL, limit_usec INTEGER NOT NULL,"
+    " kin INTEGER NOT NULL, gang TEXT NOT NULL, members INTEGER NOT NULL,"
+    " submit_usec INTEGER NOT NULL, ready_usec INTEGER NOT NULL, end_usec INTEGER NOT NULL,"
+    " outcome TEXT NOT NULL) WITHOUT ROWID;"
+    "CREATE INDEX history_submit ON history(submit_usec);"
+    "CREATE INDEX history_end ON history(end_usec);"
+    "CREATE VIEW load AS SELECT h.*,"
+    " coalesce((SELECT min(from_usec) FROM attempts a WHERE a.task=h.task), 0) AS start_usec,"
+    " coalesce((SELECT until_usec-from_usec FROM attempts a WHERE a.task=h.task"
+    "  ORDER BY attempt DESC LIMIT 1), 0) AS run_usec,"
+    " coalesce((SELECT sum(until_usec-from_usec) FROM attempts a WHERE a.task=h.task), 0)"
+    "  AS held_usec,"
+    " (SELECT count(*) FROM attempts a WHERE a.task=h.task) AS attempts"
+    " FROM history h;"
+    "CREATE TABLE sched_memory(kind INTEGER NOT NULL, key INTEGER NOT NULL, a INTEGER NOT NULL,"
+    " b INTEGER NOT NULL, c INTEGER NOT NULL, d INTEGER NOT NULL, saved_usec INTEGER NOT NULL,"
+    " PRIMARY KEY(kind, key)) WITHOUT ROWID;",
 };
 const size_t vg_n_migrations = VG_COUNT(vg_migrations);
 

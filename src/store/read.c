@@ -102,6 +102,49 @@ READER(schedules, vg_schedule_row,
        .created_usec = store_u64(q, 6), .next_usec = store_u64(q, 7), .last_usec = store_u64(q, 8),
        .last_task = store_id(q, 9), .made = (uint32_t)store_u64(q, 10))
 
+READER(memory, vg_memory_row, "SELECT kind,key,a,b,c,d FROM sched_memory ORDER BY kind,key",
+       .kind = (uint32_t)store_u64(q, 0), .key = store_u64(q, 1),
+       .value = {store_u64(q, 2), store_u64(q, 3), store_u64(q, 4), store_u64(q, 5)})
+
+struct attempts_ctx {
+    int (*cb)(void *, const struct vg_attempt_row *);
+    void *arg;
+};
+
+static int row_attempt(void *ctx, sqlite3_stmt *q) {
+    struct attempts_ctx *c = ctx;
+    struct vg_attempt_row row = {.task = store_id(q, 0),
+                                 .attempt = (uint32_t)store_u64(q, 1),
+                                 .user = store_text(q, 2),
+                                 .team = store_text(q, 3),
+                                 .pool = store_text(q, 4),
+                                 .node = store_text(q, 5),
+                                 .from_usec = store_u64(q, 6),
+                                 .until_usec = store_u64(q, 7),
+                                 .how = store_text(q, 8),
+                                 .cpu_milli = store_u64(q, 9),
+                                 .mem_bytes = store_u64(q, 10),
+                                 .gpu_milli = store_u64(q, 11)};
+    return c->cb(c->arg, &row);
+}
+
+int vg_store_load_attempts(struct vg_store *s, uint64_t task,
+                           int (*cb)(void *, const struct vg_attempt_row *), void *arg) {
+    struct attempts_ctx c = {cb, arg};
+    char id[VG_ID_LEN + 1];
+    sqlite3_stmt *q;
+    int r = store_prepare(s,
+                          "SELECT task,attempt,user,team,pool,node,from_usec,until_usec,how,"
+                          "cpu_milli,mem_bytes,gpu_milli FROM attempts WHERE task=? "
+                          "ORDER BY attempt",
+                          &q);
+    if (r < 0)
+        return r;
+    vg_id_format(task, id);
+    sqlite3_bind_text(q, 1, id, -1, SQLITE_STATIC);
+    return store_each(q, row_attempt, &c);
+}
+
 struct audit_ctx {
     int (*cb)(void *, const struct vg_audit_row *);
     void *arg;

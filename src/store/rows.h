@@ -104,6 +104,45 @@ struct vg_schedule_row {
     uint32_t made;
 };
 
+/* An attempt that is over: what it held, where and how long. The sum of these is what is paid for.
+ */
+struct vg_attempt_row {
+    uint64_t task;
+    uint32_t attempt;
+    const char *user, *team, *pool, *node; /* the node by name */
+    uint64_t from_usec, until_usec;
+    const char *how; /* "ended", "cancelled", "preempted", "lost" */
+    uint64_t cpu_milli, mem_bytes, gpu_milli;
+};
+
+/* A task that has ended, as it was asked for: the recorded load. */
+struct vg_history_row {
+    uint64_t task;
+    const char *queue, *user, *team;
+    const char *pools;  /* acceptable, "a,b" in order of preference */
+    const char *models; /* of GPUs that will do, "A100|H100" */
+    const char *labels; /* that the node must carry, "k=v" lines */
+    uint64_t cpu_milli, mem_bytes;
+    uint32_t gpus, gpu_milli;
+    uint64_t gpu_mem_bytes;
+    uint32_t priority;
+    bool preemptible, fixed;
+    uint64_t limit_usec;
+    uint64_t kin;     /* equal for tasks that are likely to run equally long */
+    uint64_t gang;    /* 0: none */
+    uint32_t members; /* of the gang */
+    uint64_t submit_usec;
+    uint64_t ready_usec; /* since when it could have started: dependencies, back-off */
+    uint64_t end_usec;
+    const char *outcome; /* final state */
+};
+
+/* What the scheduler wants to know again after a restart. */
+struct vg_memory_row {
+    uint32_t kind;
+    uint64_t key, value[4];
+};
+
 struct vg_audit_row {
     uint64_t when_usec;
     const char *who, *what;

@@ -111,6 +111,15 @@ int vg_store_put_schedule(struct vg_store *s, const struct vg_schedule_row *row,
                           enum vg_store_sync sync, vg_store_cb *cb, void *arg);
 int vg_store_del_schedule(struct vg_store *s, uint64_t id, vg_store_cb *cb, void *arg);
 
+/* Lazy, and the same row again replaces itself: an end that is reported twice counts once. */
+int vg_store_put_attempt(struct vg_store *s, const struct vg_attempt_row *row);
+int vg_store_put_history(struct vg_store *s, const struct vg_history_row *row);
+/* At most `limit` of each that ended before. Lazy. */
+int vg_store_prune_history(struct vg_store *s, uint64_t before_usec, uint32_t limit);
+/* Lazy; `saved_usec` dates the row, so that what was not saved this time can be forgotten. */
+int vg_store_put_memory(struct vg_store *s, const struct vg_memory_row *row, uint64_t saved_usec);
+int vg_store_prune_memory(struct vg_store *s, uint64_t before_usec);
+
 int vg_store_audit(struct vg_store *s,
                    const struct vg_audit_row *row); /* lazy: retried until it is written */
 int vg_store_put_meta(struct vg_store *s, const char *key, const char *value,
@@ -140,6 +149,11 @@ int vg_store_load_sessions(struct vg_store *s, int (*cb)(void *, const struct vg
                            void *arg);
 int vg_store_load_schedules(struct vg_store *s, int (*cb)(void *, const struct vg_schedule_row *),
                             void *arg);
+int vg_store_load_memory(struct vg_store *s, int (*cb)(void *, const struct vg_memory_row *),
+                         void *arg);
+/* All that is known of one task's attempts, in order. */
+int vg_store_load_attempts(struct vg_store *s, uint64_t task,
+                           int (*cb)(void *, const struct vg_attempt_row *), void *arg);
 /* Newest first. */
 int vg_store_load_audit(struct vg_store *s, uint32_t limit,
                         int (*cb)(void *, const struct vg_audit_row *), void *arg);

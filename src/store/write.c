@@ -247,3 +247,74 @@ int vg_store_put_meta(struct vg_store *s, const char *key, const char *value,
     add_text(&v, value);
     return queue(s, STMT_META_PUT, sync, &v, cb, arg);
 }
+
+/* ------------------------------------------------------------------ what was held, what came */
+
+int vg_store_put_attempt(struct vg_store *s, const struct vg_attempt_row *row) {
+    struct vals v = {0};
+    add_id(&v, row->task);
+    ADD_U32(row->attempt);
+    add_text(&v, row->user);
+    add_text(&v, row->team);
+    add_text(&v, row->pool);
+    add_text(&v, row->node);
+    ADD_U64(row->from_usec);
+    ADD_U64(row->until_usec);
+    add_text(&v, row->how);
+    ADD_U64(row->cpu_milli);
+    ADD_U64(row->mem_bytes);
+    ADD_U64(row->gpu_milli);
+    return queue(s, STMT_ATTEMPT_PUT, VG_STORE_LAZY, &v, NULL, NULL);
+}
+
+int vg_store_put_history(struct vg_store *s, const struct vg_history_row *row) {
+    struct vals v = {0};
+    add_id(&v, row->task);
+    add_text(&v, row->queue);
+    add_text(&v, row->user);
+    add_text(&v, row->team);
+    add_text(&v, row->pools);
+    add_text(&v, row->models);
+    add_text(&v, row->labels);
+    ADD_U64(row->cpu_milli);
+    ADD_U64(row->mem_bytes);
+    ADD_U32(row->gpus);
+    ADD_U32(row->gpu_milli);
+    ADD_U64(row->gpu_mem_bytes);
+    ADD_U32(row->priority);
+    ADD_BOOL(row->preemptible);
+    ADD_BOOL(row->fixed);
+    ADD_U64(row->limit_usec);
+    ADD_U64(row->kin);
+    add_id(&v, row->gang);
+    ADD_U32(row->members);
+    ADD_U64(row->submit_usec);
+    ADD_U64(row->ready_usec);
+    ADD_U64(row->end_usec);
+    add_text(&v, row->outcome);
+    return queue(s, STMT_HISTORY_PUT, VG_STORE_LAZY, &v, NULL, NULL);
+}
+
+int vg_store_prune_history(struct vg_store *s, uint64_t before_usec, uint32_t limit) {
+    struct vals v = {0};
+    ADD_U64(before_usec);
+    ADD_U32(limit);
+    int r = queue(s, STMT_ATTEMPT_PRUNE, VG_STORE_LAZY, &v, NULL, NULL);
+    return r < 0 ? r : queue(s, STMT_HISTORY_PRUNE, VG_STORE_LAZY, &v, NULL, NULL);
+}
+
+int vg_store_put_memory(struct vg_store *s, const struct vg_memory_row *row, uint64_t saved_usec) {
+    struct vals v = {0};
+    ADD_U32(row->kind);
+    ADD_U64(row->key);
+    for (int i = 0; i < 4; i++)
+        ADD_U64(row->value[i]);
+    ADD_U64(saved_usec);
+    return queue(s, STMT_MEMORY_PUT, VG_STORE_LAZY, &v, NULL, NULL);
+}
+
+int vg_store_prune_memory(struct vg_store *s, uint64_t before_usec) {
+    struct vals v = {0};
+    ADD_U64(before_usec);
+    return queue(s, STMT_MEMORY_PRUNE, VG_STORE_LAZY, &v, NULL, NULL);
+}
