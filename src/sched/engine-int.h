@@ -41,7 +41,8 @@ struct enode {
     struct egpu *gpu;            /* owned, by index ascending */
     uint32_t n_gpus, whole_free; /* GPUs that nobody holds any of */
     bool usable;
-    bool ghost; /* not there (yet, or any more); only holds its `pinned` */
+    bool shrunk; /* became smaller than what was held on it, once */
+    bool ghost;  /* not there (yet, or any more); only holds its `pinned` */
     uint32_t n_tasks, max_tasks;
     uint64_t pools[4];      /* set of epool.at */
     struct vg_list tasks;   /* etask.on_node: by expected end, earliest first */
@@ -105,11 +106,14 @@ struct shape {
     struct bough *root;              /* lanes.c: its tournament over the tenant tree; NULL: none */
     struct vg_list dirty; /* bough.dirty: whose keys changed since it was last looked at */
     uint32_t ready_at;    /* SHAPE_READY: place in vg_eng.ready */
-    struct enode *waker;  /* READY: the only node that gained since it slept; NULL: look anywhere */
-    struct vg_list bed[VG_ENG_POOLS_MAX]; /* in vg_eng.beds, one a pool of its fit */
-    struct vg_list kept;                  /* in vg_eng.kept while it sleeps by KEPT or WINDOW */
-    struct vg_list reserved;              /* in vg_eng.reserved of its first pool */
-    uint64_t tried;                       /* preempt.c: vg_eng.change of the last search in vain */
+    uint32_t waker; /* READY: enode.at + 1 of the only node that gained since it slept; 0: any */
+    struct shape_bed {
+        struct vg_list link; /* in vg_eng.beds */
+        struct shape *shape;
+    } bed[VG_ENG_POOLS_MAX]; /* one a pool of its fit */
+    struct vg_list kept;     /* in vg_eng.kept while it sleeps by KEPT or WINDOW */
+    struct vg_list reserved; /* in vg_eng.reserved of its first pool */
+    uint64_t tried;          /* preempt.c: vg_eng.change of the last search in vain */
 };
 
 /* ------------------------------------------------------------------ tenants, tasks */
@@ -125,6 +129,7 @@ struct etenant {
     double usage; /* decayed share of the capacity, as of usage_at: see tenants.c */
     uint64_t usage_at;
     double rate;              /* the share that it holds since usage_at */
+    double fill;              /* how far its quota is used up */
     double key;               /* its share for the order among siblings, smaller first */
     uint32_t no;              /* of its own, for the map of boughs */
     uint32_t depth;           /* the root's is 0 */
@@ -159,8 +164,10 @@ struct etask {
     enum etask_place place;
     uint32_t member;                        /* of its gang, from 0 */
     bool preemptible, fixed, leaving, heal; /* leaving: preempted, not yet released */
-    uint64_t limit_usec, expect_usec;       /* expect: how long it will run, learnt */
-    uint64_t pin;                           /* node id of its session */
+    bool adopted;
+    uint64_t limit_usec, expect_usec; /* expect: how long it will run, learnt */
+    uint64_t since_usec;              /* waits since then, for ageing */
+    uint64_t pin;                     /* node id of its session */
     /* on a node */
     struct enode *node;
     struct epool *pool;
@@ -195,6 +202,7 @@ struct vg_eng {
     struct beds *beds;                  /* shapes.c: shapes with waiting tasks, by pool and size */
     struct vg_list kept;                /* of shape.kept */
     struct vg_list pin_due;             /* of enode.pin_due */
+    struct vg_list pin_capped;          /* likewise, where a pinned task's tenant is at its limit */
     struct vg_map restored;             /* usage of tenants that have not come yet */
     uint64_t change;                    /* counts changes of nodes */
     struct vg_eng_amount capacity;      /* of usable nodes */

@@ -229,6 +229,7 @@ static void free_node(struct enode *n) {
 
 static void drop_node(struct vg_eng *e, struct enode *n) {
     vg_list_remove(&n->ghosts);
+    vg_list_remove(&n->pin_due);
     vg_map_del_u64(&e->nodes, n->id);
     e->node[n->at] = NULL;
     e->place->holes++;
@@ -273,6 +274,7 @@ struct enode *vg_node_get(struct vg_eng *e, uint64_t id) {
     vg_list_init(&n->pinned);
     vg_list_init(&n->holds);
     vg_list_init(&n->ghosts);
+    vg_list_init(&n->pin_due);
     n->name = vg_strdup("");
     n->model = vg_strdup("");
     n->rack = vg_strdup("");
@@ -338,6 +340,9 @@ static void recount(struct enode *n) {
         const struct etask *t = vg_list_entry(i, struct etask, on_node);
         vg_node_hold(n, t->fit, t->gpus, 1);
     }
+    n->shrunk |= n->cpu_free < 0 || n->mem_free < 0;
+    for (uint32_t i = 0; i < n->n_gpus; i++)
+        n->shrunk |= n->gpu[i].free_milli < 0;
 }
 
 int vg_eng_set_node(struct vg_eng *e, const struct vg_eng_node *in) {

@@ -4,6 +4,7 @@
 #include "base/cleanup.h"
 #include "base/mem.h"
 #include "sched/place.h"
+#include "sched/profile.h"
 
 /* A node and how many members it would take now. */
 struct seat {
@@ -30,6 +31,13 @@ static void seats_done(struct seats *s) {
     free(s->rack);
 }
 
+static bool promised(const struct vg_eng *e, const struct enode *n, const struct shape *who) {
+    vg_list_for_each (i, &n->holds)
+        if (!vg_reservation_own(e, vg_list_entry(i, struct hold, on_node)->of, who))
+            return true;
+    return false;
+}
+
 /* Members that fit there together. Where something is promised to others, at most one: what two
    would do to a promise is not the sum of what each would. */
 static uint32_t room_on(struct vg_eng *e, struct fit *f, const struct shape *who, uint32_t max,
@@ -38,7 +46,7 @@ static uint32_t room_on(struct vg_eng *e, struct fit *f, const struct shape *who
     struct enode copy;
     struct egpu gpu[VG_NODE_GPUS_MAX];
     vg_node_imagine(n, &copy, gpu);
-    if (!vg_list_empty(&n->holds))
+    if (promised(e, n, who))
         max = VG_MIN(max, 1u);
     uint32_t k = 0;
     for (bool ok; k < max; k++) {

@@ -1,0 +1,183 @@
+/* The invariants of the engine, counted from scratch. Passes over everything: for tests. */
+#include "base/mem.h"
+#include "sched/lanes.h"
+
+#include <string.h>
+
+struct sums {
+    struct vg_eng_amount held;
+    uint32_t queued, running, own;
+};
+
+/* What one tenant and those below it hold by their tasks. */
+static void sum_tasks(const struct vg_eng *e, const struct etenant *of, struct sums *s) {
+    vg_map_for_each (i, &e->tasks) {
+        const struct etask *t = i->value;
+        s->own += t->tenant == of;
+        const struct etenant *up = t->tenant;
+        while (up && up != of)
+            up = up->parent;
+        if (!up)
+            continue;
+        if (t->place != TASK_RUNS) {
+            s->queued++;
+            continue;
+        }
+        struct vg_eng_amount a = vg_fit_amount(t->fit, 1);
+        s->running++;
+        s->held.gpu_milli += a.gpu_milli;
+        s->held.cpu_milli += a.cpu_milli;
+        s->held.mem_bytes += a.mem_bytes;
+    }
+}
+
+static const char *check_tenant(const struct vg_eng *e, const struct etenant *t) {
+    struct sums s = {0};
+    sum_tasks(e, t, &s);
+    if (memcmp(&s.held, &t->held, sizeof s.held) != 0)
+        return "a tenant's sums differ from what its tasks hold";
+    if (s.queued != t->queued || s.running != t->running || s.own != t->own)
+        return "a tenant's counts differ from its tasks";
+    if (t->parent && t->depth != t->parent->depth + 1)
+        return "a tenant's depth is wrong";
+    return NULL;
+}
+
+static const char *check_bough(const struct bough *b, uint64_t *n) {
+    *n += tree_size(&b->tasks);
+    const struct etask *best = NULL;
+    struct tree_item *own = tree_first(&b->tasks);
+    if (own)
+        best = vg_container_of(own, struct etask, in_lane);
+    for (uint32_t i = 0; i < b->n_child; i++) {
+        const struct bough *c = b->child[i];
+        if (c->parent != b || c->at != i || c->capped || !c->head)
+            return "a heap holds a bough that is not in it";
+        if (i && vg_bough_before(c, b->child[(i - 1) / 2]))
+            return "a heap is out of order";
+    }
+    if (b->n_child) {
+        const struct etask *c = b->child[0]->head;
+        if (!best || c->level > best->level ||
+            (c->level == best->level &&
+             (c->order < best->order || (c->order == best->order && c->id < best->id))))
+            best = c;
+    }
+    if (best != b->head)
+        return "a bough's head is not the first of those below";
+    return NULL;
+}
+
+static const char *check_shape(const struct vg_eng *e, const struct shape *s) {
+    uint64_t n = 0;
+    const char *bad = NULL;
+    vg_map_for_each (i, &e->boughs) {
+        const struct bough *b = i->value;
+        if (b->shape == s && (bad = check_bough(b, &n)))
+            return bad;
+    }
+    if (n != s->queued || !n)
+        return "a shape's count differs from its lanes";
+    bool any = s->root && s->root->head;
+    if (s->state == SHAPE_READY ? !any || e->ready[s->ready_at] != s : s->state != SHAPE_ASLEEP)
+        return "a shape with waiting tasks is neither ready nor asleep";
+    if (s->state == SHAPE_ASLEEP && (s->code == VG_ENG_AT_LIMIT) == any)
+        return "a shape is at a limit, but somebody in it is not, or the other way round";
+    return NULL;
+}
+
+static const char *check_gang(const struct gang *g) {
+    uint32_t n = 0, running = 0, lanes = 0;
+    vg_list_for_each (i, &g->members) {
+        const struct etask *t = vg_list_entry(i, struct etask, on_gang);
+        n++;
+        running += t->place == TASK_RUNS;
+        lanes += t->lane != NULL;
+    }
+    if (n != g->here || !n)
+        return "a gang's count differs from its members";
+    if (g->waits && (running || lanes != 1))
+        return "a gang is placed in part";
+    return NULL;
+}
+
+static const char *check_gpus(const struct enode *n, bool *over) {
+    for (uint32_t i = 0; i < n->n_gpus; i++) {
+        const struct egpu *g = &n->gpu[i];
+        int64_t milli = 1000;
+        uint32_t tasks = 0;
+        vg_list_for_each (k, &n->tasks) {
+            const struct etask *t = vg_list_entry(k, struct etask, on_node);
+            if (!(t->gpus >> g->index & 1))
+                continue;
+            milli -= t->fit->res.gpus ? 1000 : t->fit->res.gpu_milli;
+            tasks++;
+        }
+        if (milli != g->free_milli || tasks != g->tasks)
+            return "a GPU's free part differs from what its tasks hold";
+        *over |= milli < 0;
+    }
+    return NULL;
+}
+
+static const char *check_node(const struct vg_eng *e, const struct enode *n) {
+    int64_t cpu = n->total.cpu_milli, mem = (int64_t)n->total.mem_bytes;
+    uint32_t tasks = 0;
+    bool over = false, adopted = false;
+    if (n->ghost)
+        return vg_list_empty((struct vg_list *)&n->tasks) ? NULL : "a task runs on no node";
+    vg_list_for_each (k, &n->tasks) {
+        const struct etask *t = vg_list_entry(k, struct etask, on_node);
+        if (t->node != n || t->place != TASK_RUNS || vg_map_get_u64(&e->tasks, t->id) != t)
+            return "a node has a task that is not there";
+        cpu -= t->fit->res.cpu_milli;
+        mem -= (int64_t)t->fit->res.mem_bytes;
+        adopted |= t->adopted;
+        tasks++;
+    }
+    if (cpu != n->cpu_free || mem != n->mem_free || tasks != n->n_tasks)
+        return "a node's free amounts differ from what its tasks hold";
+    const char *bad = check_gpus(n, &over);
+    if (bad)
+        return bad;
+    if (!adopted && !n->shrunk && (over || cpu < 0 || mem < 0))
+        return "more is held on a node than it has";
+    return NULL;
+}
+
+static const char *check_tasks(const struct vg_eng *e) {
+    size_t waiting = 0;
+    vg_map_for_each (i, &e->tasks) {
+        const struct etask *t = i->value;
+        if (t->place != TASK_RUNS)
+            waiting++;
+        else if (!t->node || vg_map_get_u64(&e->nodes, t->node->id) != t->node)
+            return "a task runs on a node that is not there";
+        if (t->place == TASK_WAITS && (!t->shape || (!t->lane && !(t->gang && t->gang->waits))))
+            return "a waiting task is in no lane";
+        if (t->place != TASK_WAITS && (t->lane || t->shape))
+            return "a task is in two places";
+    }
+    return waiting == e->n_waiting ? NULL : "the number of waiting tasks is wrong";
+}
+
+const char *vg_eng_check(const struct vg_eng *e) {
+    const char *bad = check_tasks(e);
+    if (!bad)
+        bad = check_tenant(e, &e->root);
+    vg_map_for_each (i, &e->tenants)
+        bad = bad ? bad : check_tenant(e, i->value);
+    vg_map_for_each (i, &e->gangs)
+        bad = bad ? bad : check_gang(i->value);
+    for (size_t i = 0; i < e->n_nodes && !bad; i++)
+        bad = e->node[i] ? check_node(e, e->node[i]) : NULL;
+    size_t shapes = 0;
+    vg_list_for_each (i, &e->fits)
+        vg_list_for_each (k, &vg_list_entry(i, struct fit, link)->shapes) {
+            bad = bad ? bad : check_shape(e, vg_list_entry(k, struct shape, on_fit));
+            shapes++;
+        }
+    if (!bad && shapes != e->n_shapes)
+        bad = "a shape is lost";
+    return bad ? bad : vg_time_check(e);
+}
