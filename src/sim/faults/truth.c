@@ -1,0 +1,247 @@
+/* What truly happened, and the promises of the design checked against it. Nobody in the world can
+   look here: virgad, agents and clients know only what they are told. */
+#include "sim/faults/world.h"
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/util.h"
+#include "control/job.h"
+#include "control/log-file.h"
+#include "control/nodes.h"
+
+#include <string.h>
+
+struct vg_w_task *vg_w_task_of(const Vg__Pb__Start *s) {
+    char text[16] = "";
+    uint64_t i = 0;
+    if (!s || !s->spec || s->spec->n_argv < 2 || s->spec->argv[1].len >= sizeof text)
+        return NULL;
+    memcpy(text, s->spec->argv[1].data, s->spec->argv[1].len);
+    return vg_parse_u64(text, &i) == 0 && i < (uint64_t)vg_w->plan->n_tasks ? &vg_w->task[i] : NULL;
+}
+
+static uint64_t mix(uint64_t x) {
+    x ^= x >> 33;
+    x *= 0xff51afd7ed558ccdULL;
+    x ^= x >> 29;
+    x *= 0xc4ceb9fe1a85ec53ULL;
+    return x ^ (x >> 32);
+}
+
+uint32_t vg_w_truth_record(const struct vg_w_task *t, uint32_t attempt, uint32_t i) {
+    return 1 + (uint32_t)(mix(t->id + attempt * 31 + i) % 800);
+}
+
+uint8_t vg_w_truth_byte(const struct vg_w_task *t, uint32_t attempt, uint32_t i, uint32_t at) {
+    return (uint8_t)(t->id + attempt * 7 + i * 13 + at);
+}
+
+/* ------------------------------------------------------------------ starts and ends */
+
+/* Whether an earlier attempt had ended for good, so that none may follow. */
+static bool was_final(const struct vg_w_task *t, const struct vg_w_attempt *a) {
+    const struct vg_w_node *n = &vg_w->node[a->node];
+    bool node_lost = n->losses != a->node_losses || !n->up ||
+                     (n->lease_until && n->lease_until <= vg_w_boot(&n->machine));
+    bool retried = a->status != 0 && t->plan->retries > 0;
+    bool forgotten = t->plan->interactive && t->power_lost_since; /* it was not promised more */
+    return a->completed && !node_lost && !retried && !forgotten && !t->cancel_sent;
+}
+
+static void check_start(struct vg_w_node *n, struct vg_w_task *t, uint32_t number) {
+    if (t->running > 0)
+        vg_w_violate("one-attempt", "task %d: attempt %u begins on n%d while another runs",
+                     t->index, number, n->index);
+    for (int i = 0; i < t->n_attempts; i++) {
+        const struct vg_w_attempt *a = &t->attempt[i];
+        if (a->number == number && !(t->plan->interactive && t->power_lost_since))
+            vg_w_violate("one-attempt", "task %d: attempt %u begins a second time, on n%d", t->index,
+                         number, n->index);
+        else if (was_final(t, a))
+            vg_w_violate("run-twice", "task %d: attempt %u begins on n%d though attempt %u had "
+                                      "ended with %d",
+                         t->index, number, n->index, a->number, a->status);
+    }
+}
+
+static void check_room(struct vg_w_node *n, struct vg_w_task *t, uint64_t gpus,
+                       uint32_t cpu_milli) {
+    if (gpus & n->gpus_used)
+        vg_w_violate("promised-twice", "n%d: task %d is given GPUs %llx of which %llx are held",
+                     n->index, t->index, (unsigned long long)gpus,
+                     (unsigned long long)n->gpus_used);
+    else if ((uint32_t)__builtin_popcountll(gpus) != t->plan->gpus)
+        vg_w_violate("promised-twice", "task %d asked for %u GPUs and is given %llx", t->index,
+                     t->plan->gpus, (unsigned long long)gpus);
+    else if (n->cpu_used + cpu_milli > VG_W_CPUS * 1000)
+        vg_w_violate("promised-twice", "n%d: task %d needs %u milli-CPUs, %u are held of %u",
+                     n->index, t->index, cpu_milli, n->cpu_used, VG_W_CPUS * 1000);
+}
+
+struct vg_w_attempt *vg_w_truth_start(struct vg_w_node *n, struct vg_w_task *t, uint32_t number,
+                                      uint64_t gpus, uint32_t cpu_milli) {
+    vg_w_story("n%d: task %d attempt %u begins", n->index, t->index, number);
+    check_start(n, t, number);
+    check_room(n, t, gpus, cpu_milli);
+    if (t->n_attempts == VG_W_ATTEMPTS) {
+        vg_w_violate("never-ends", "task %d has begun %d times", t->index, t->n_attempts);
+        return NULL;
+    }
+    struct vg_w_attempt *a = &t->attempt[t->n_attempts++];
+    *a = (struct vg_w_attempt){.number = number,
+                               .node = n->index,
+                               .running = true,
+                               .started_usec = vg_w->now,
+                               .started_wall_usec = vg_w_wall(&n->machine)};
+    t->running++;
+    n->gpus_used |= gpus;
+    n->cpu_used += cpu_milli;
+    return a;
+}
+
+void vg_w_truth_end(struct vg_w_node *n, struct vg_w_task *t, struct vg_w_attempt *a, uint64_t gpus,
+                    uint32_t cpu_milli) {
+    if (!a->running)
+        return;
+    a->running = false;
+    a->node_losses = n->losses;
+    t->running--;
+    n->gpus_used &= ~gpus;
+    n->cpu_used -= cpu_milli;
+}
+
+/* ------------------------------------------------------------------ what people are told */
+
+static bool planned(enum vg_fault_kind kind) {
+    for (int i = 0; i < vg_w->plan->n_faults; i++)
+        if (vg_w->plan->fault[i].kind == kind)
+            return true;
+    return false;
+}
+
+static struct vg_w_attempt *attempt_of(struct vg_w_task *t, uint32_t number) {
+    for (int i = t->n_attempts; i--;)
+        if (t->attempt[i].number == number)
+            return &t->attempt[i];
+    return NULL;
+}
+
+/* The stored output is the attempt's, whole and in order. */
+static void check_output(const struct vg_w_task *t, const struct vg_w_attempt *a) {
+    struct vg_logread at = {0};
+    struct vg_buf b = {0};
+    if (planned(VG_FAULT_FULL_DISK))
+        return;
+    while (vg_logread_next(vg_w_logs(), t->id, a->number, &at, &b, 65536) > 0)
+        ;
+    vg_logread_done(&at);
+    size_t head = a->tail_start ? (size_t)a->head_end : (size_t)a->end;
+    size_t tail = a->tail_start ? (size_t)(a->end - a->tail_start) : 0;
+    size_t gap = a->tail_start > a->head_end ? 24 : 0;
+    const uint8_t *p = b.base ? vg_buf_data(&b) : NULL;
+    size_t n = vg_buf_len(&b);
+    if (n != head + gap + tail || (head && memcmp(p, a->out, head) != 0) ||
+        (tail && memcmp(p + head + gap, a->out + a->tail_start, tail) != 0))
+        vg_w_violate("output", "task %d attempt %u wrote %llu bytes (%zu and %zu are to be kept), "
+                               "%zu are stored or they differ",
+                     t->index, a->number, (unsigned long long)a->end, head, tail, n);
+    vg_buf_done(&b);
+}
+
+/* A reason that is nobody's fault here: what the plan does can bring it about. */
+static bool excused(const struct vg_w_task *t, int32_t status, uint32_t reason) {
+    bool lost = reason == VG_LOST || (!reason && status == vg_reason_exit(VG_LOST));
+    bool full = reason == VG_DISK_FULL || reason == VG_INTERNAL || reason == VG_NO_CAPACITY ||
+                (!reason && status == 125);
+    if (t->cancel_sent || t->gone)
+        return true;
+    return (lost && (t->plan->interactive || vg_w->plan->n_faults > 5)) ||
+           (full && planned(VG_FAULT_FULL_DISK));
+}
+
+void vg_w_truth_told(struct vg_w_task *t, int32_t status, uint32_t reason, uint32_t number,
+                     const char *text) {
+    vg_w_story("the client of task %d is told its end: status %d%s%s", t->index, status,
+               text && *text ? ", " : "", text ? text : "");
+    struct vg_w_attempt *a = attempt_of(t, number);
+    bool by_itself = a && a->completed && a->status == status && !reason;
+    if (t->told && t->told_status != status && !t->plan->interactive)
+        vg_w_violate("wrong-end", "task %d: first its status was %d, then %d", t->index,
+                     t->told_status, status);
+    else if (!by_itself && !excused(t, status, reason))
+        vg_w_violate("wrong-end", "task %d: told status %d (reason %u, %s) of attempt %u, in truth %s",
+                     t->index, status, reason, text ? text : "", number,
+                     !a            ? "that never ran"
+                     : a->running  ? "it still runs"
+                     : a->killed   ? "it was killed by the system"
+                                   : "it ended otherwise");
+    else if (by_itself)
+        check_output(t, a);
+    if (t->running && !vg_w->over)
+        vg_w_violate("wrong-end", "task %d: its end was told while it runs", t->index);
+    t->told = true;
+    t->told_status = status;
+    t->told_reason = reason;
+}
+
+/* ------------------------------------------------------------------ when all is quiet */
+
+static bool task_settled(const struct vg_w_task *t) {
+    return t->told || t->refused || t->gone || (t->sent && !t->accepted && !t->conn && t->gone);
+}
+
+static size_t held(void) {
+    size_t n = 0;
+    for (int i = 0; i < vg_w->plan->n_nodes; i++)
+        vg_list_for_each (it, &vg_w->node[i].keepers)
+            n++;
+    return n;
+}
+
+bool vg_w_truth_settled(void) {
+    const struct vg_world *w = vg_w;
+    if (!w->control || vg_map_len(&w->control->jobs) || held())
+        return false;
+    for (int i = 0; i < w->plan->n_tasks; i++)
+        if (!task_settled(&w->task[i]))
+            return false;
+    return true;
+}
+
+static void check_counts(void) {
+    const struct vg_control *c = vg_w->control;
+    if (c->running)
+        vg_w_violate("leak", "no task is left, but %u count as running", c->running);
+    vg_map_for_each (s, &c->nodes) {
+        const struct vg_nodelink *a = s->value;
+        struct vg_sched_node_info info;
+        if (vg_sched_node_info(c->sched, a->node->id, &info) < 0)
+            continue;
+        if (info.tasks || info.used.cpu_milli || info.used.gpus)
+            vg_w_violate("leak", "no task is left, but the scheduler counts %u on %s", info.tasks,
+                         a->node->name);
+    }
+}
+
+void vg_w_truth_final(void) {
+    struct vg_world *w = vg_w;
+    if (!vg_w_truth_settled()) {
+        for (int i = 0; i < w->plan->n_tasks; i++)
+            if (!task_settled(&w->task[i])) {
+                struct vg_job *j = w->control ? vg_job_get(w->control, w->task[i].id) : NULL;
+                vg_w_violate("never-ends", "task %d does not end: %s", i,
+                             j ? vg_task_state_name(j->task->state) : "virgad does not know it");
+            }
+        vg_w_violate("never-ends", "%zu keepers and %zu tasks of virgad remain", held(),
+                     w->control ? vg_map_len(&w->control->jobs) : 0);
+        return;
+    }
+    check_counts();
+    for (int i = 0; i < w->plan->n_tasks; i++) {
+        struct vg_w_task *t = &w->task[i];
+        for (int k = 0; k < t->n_attempts; k++)
+            if (t->told && !t->plan->interactive && !t->told_reason && t->attempt[k].completed &&
+                t->attempt[k].status == t->told_status && k == t->n_attempts - 1)
+                check_output(t, &t->attempt[k]);
+    }
+}
