@@ -1,6 +1,7 @@
 /* Clients, modelled: each task has one, as a vbatch or a vrun. It sends its request until it is
    accepted, again when a connection breaks, and then waits for the end; it may cancel; it may be
-   killed. Who submitted for good (vbatch) asks for the end whatever happened to the first client. */
+   killed. Who submitted for good (vbatch) asks for the end whatever happened to the first client.
+ */
 #include "sim/faults/world.h"
 
 #include "base/cleanup.h"
@@ -177,8 +178,7 @@ static void on_cancel_close(struct vg_conn *c, void *user, const struct vg_err *
         vg_w_at(vg_w->now + VG_USEC, &t->client, cancel, t, 0);
 }
 
-static const struct vg_conn_ops cancel_ops = {.on_msg = on_cancel_msg,
-                                              .on_close = on_cancel_close};
+static const struct vg_conn_ops cancel_ops = {.on_msg = on_cancel_msg, .on_close = on_cancel_close};
 
 static void cancel(void *task, uint64_t unused) {
     struct vg_w_task *t = task;
@@ -210,12 +210,13 @@ void vg_w_client_init(int i) {
     struct vg_w_task *t = &vg_w->task[i];
     char name[16];
     snprintf(name, sizeof name, "c%d", i);
-    *t = (struct vg_w_task){.plan = &vg_w->plan->task[i], .index = i,
-                            .id = vg_w->plan->task_id[i]};
-    vg_w_proc_init(&t->client,
-                   t->plan->remote ? &vg_w->client_machine : &vg_w->control_machine, name);
+    *t = (struct vg_w_task){.plan = &vg_w->plan->task[i], .index = i, .id = vg_w->plan->task_id[i]};
+    vg_w_proc_init(&t->client, t->plan->remote ? &vg_w->client_machine : &vg_w->control_machine,
+                   name);
     t->client.alive = true;
-    vg_w_at(t->plan->at_usec, &t->client, call, t, 0);
+    t->gone = t->plan->off;
+    if (!t->gone)
+        vg_w_at(t->plan->at_usec, &t->client, call, t, 0);
 }
 
 static void come_back(void *task, uint64_t unused) {

@@ -2,8 +2,9 @@
    replaced; losing power takes those back and then lets some of them through again: all up to a
    point, or any of them, as disks do.
 
-   A crash makes new files of what is left. Whoever held a file open goes on with the old one, which
-   nobody else sees: so a process that is being given back can write what it likes. */
+   A crash makes new files of what is left and sets them aside. The old ones stay where they are
+   until the process has been given back, which may write, make and remove what it likes: that is
+   forgotten with them. */
 #include "sim/faults/world.h"
 
 #include "base/cleanup.h"
@@ -34,6 +35,7 @@ struct vg_w_file {
 
 struct vg_w_disk {
     struct vg_map files; /* path -> file */
+    struct vg_map left;  /* likewise: what a crash has left, until it takes the place of `files` */
 };
 
 static void forget_changes(struct vg_w_file *f) {
@@ -72,9 +74,9 @@ void vg_w_disk_free(struct vg_w_disk *d) {
     free(d);
 }
 
-static struct vg_w_file *file_new(const char *path) {
+static struct vg_w_file *file_new(struct vg_map *in, const char *path) {
     struct vg_w_file *f = vg_alloc(sizeof *f);
-    if (!f || !(f->path = vg_strdup(path)) || vg_map_put(&vg_w->disk->files, f->path, f) < 0)
+    if (!f || !(f->path = vg_strdup(path)) || vg_map_put(in, f->path, f) < 0)
         abort();
     f->refs = 1;
     return f;
@@ -83,7 +85,7 @@ static struct vg_w_file *file_new(const char *path) {
 struct vg_w_file *vg_w_file_open(const char *path, bool create) {
     struct vg_w_file *f = vg_map_get(&vg_w->disk->files, path);
     if (!f && create)
-        f = file_new(path);
+        f = file_new(&vg_w->disk->files, path);
     if (f)
         f->refs++;
     return f;
@@ -230,10 +232,8 @@ static void lose_power(struct vg_w_file *f, struct vg_w_file *from) {
 }
 
 void vg_w_disk_crash(bool power) {
-    struct vg_map old = vg_w->disk->files;
-    vg_w->disk->files = (struct vg_map){0};
-    vg_map_for_each (s, &old) {
-        struct vg_w_file *from = s->value, *f = file_new(from->path);
+    vg_map_for_each (s, &vg_w->disk->files) {
+        struct vg_w_file *from = s->value, *f = file_new(&vg_w->disk->left, from->path);
         resize(f, from->size);
         if (from->size)
             memcpy(f->data, from->data, from->size);
@@ -245,8 +245,16 @@ void vg_w_disk_crash(bool power) {
             f->cap_changes = from->cap_changes;
             from->n_changes = from->cap_changes = 0;
         }
-        free(vg_take_ptr(from->path));
-        file_unref(from);
     }
-    vg_map_done(&old);
+}
+
+void vg_w_disk_again(void) {
+    vg_map_for_each (s, &vg_w->disk->files) {
+        struct vg_w_file *f = s->value;
+        free(vg_take_ptr(f->path));
+        file_unref(f);
+    }
+    vg_map_done(&vg_w->disk->files);
+    vg_w->disk->files = vg_w->disk->left;
+    vg_w->disk->left = (struct vg_map){0};
 }

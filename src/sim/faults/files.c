@@ -1,4 +1,5 @@
-/* Descriptors of files on the world's disk, for code that knows files only as the kernel has them. */
+/* Descriptors of files on the world's disk, for code that knows files only as the kernel has them.
+ */
 #include "sim/faults/files.h"
 
 #include "base/mem.h"

@@ -210,8 +210,11 @@ static void send_log(struct vg_w_keeper *k) {
         }
         if (!n)
             return;
-        struct vg_kpkt head = {.kind = VG_K_LOG, .id = k->task->id, .a = k->log_tail,
-                               .b = k->log_sent, .len = (uint32_t)n};
+        struct vg_kpkt head = {.kind = VG_K_LOG,
+                               .id = k->task->id,
+                               .a = k->log_tail,
+                               .b = k->log_sent,
+                               .len = (uint32_t)n};
         tell(k, &head, k->attempt->out + k->log_sent);
         k->log_sent += n;
     }
@@ -345,9 +348,13 @@ static struct vg_w_keeper *keeper_new(struct vg_w_node *n, const Vg__Pb__Start *
     struct vg_w_task *t = vg_w_task_of(s);
     if (!k || !t)
         abort();
-    *k = (struct vg_w_keeper){.node = n, .serial = ++n->next_serial, .task = t,
-                              .number = s->attempt, .start_fd = start_fd,
-                              .head_limit = VG_W_HEAD, .tail_limit = VG_W_TAIL};
+    *k = (struct vg_w_keeper){.node = n,
+                              .serial = ++n->next_serial,
+                              .task = t,
+                              .number = s->attempt,
+                              .start_fd = start_fd,
+                              .head_limit = VG_W_HEAD,
+                              .tail_limit = VG_W_TAIL};
     for (size_t i = 0; i < s->n_gpu; i++)
         k->gpus |= 1ULL << s->gpu[i];
     k->cpu_milli = s->grant ? s->grant->cpu_milli : 0;
@@ -437,10 +444,11 @@ static void from_agent(void *node, uint64_t serial) {
     free(p);
 }
 
-int __wrap_vg_keeper_send(struct vg_agent_keeper *f, enum vg_kpkt_kind kind, uint64_t id, uint64_t x,
-                          uint64_t y, const void *payload, size_t len, const int *fds, size_t n_fds);
-int __wrap_vg_keeper_send(struct vg_agent_keeper *f, enum vg_kpkt_kind kind, uint64_t id, uint64_t x,
-                          uint64_t y, const void *payload, size_t len, const int *fds,
+int __wrap_vg_keeper_send(struct vg_agent_keeper *f, enum vg_kpkt_kind kind, uint64_t id,
+                          uint64_t x, uint64_t y, const void *payload, size_t len, const int *fds,
+                          size_t n_fds);
+int __wrap_vg_keeper_send(struct vg_agent_keeper *f, enum vg_kpkt_kind kind, uint64_t id,
+                          uint64_t x, uint64_t y, const void *payload, size_t len, const int *fds,
                           size_t n_fds) {
     struct vg_w_node *n = vg_container_of(f->agent->loop.data, struct vg_w_node, agent_proc);
     struct vg_w_keeper *k = find(n, f->serial);

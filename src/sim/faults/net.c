@@ -266,7 +266,8 @@ static void arrive(void *link, uint64_t to) {
 static bool reachable(const struct vg_w_proc *from, bool local) {
     const struct vg_world *w = vg_w;
     return w->control && w->virgad.alive &&
-           (local || (from->machine->cut_until <= w->now && w->control_machine.cut_until <= w->now));
+           (local ||
+            (from->machine->cut_until <= w->now && w->control_machine.cut_until <= w->now));
 }
 
 int __wrap_vg_unix_connect(const char *path, int type) {
@@ -339,8 +340,8 @@ static struct vg_conn *conn_new(struct vg_w_link *l, int side, const struct vg_c
     struct vg_conn *c = vg_alloc(sizeof *c);
     if (!c)
         abort();
-    *c = (struct vg_conn){.proc = l->side[side].proc, .link = l, .side = side, .ops = ops,
-                          .user = user};
+    *c = (struct vg_conn){
+        .proc = l->side[side].proc, .link = l, .side = side, .ops = ops, .user = user};
     c->heard_usec = vg_w_boot(c->proc->machine);
     l->side[side].conn = c;
     vg_list_push_back(&c->proc->conns, &c->of_proc);
@@ -430,8 +431,7 @@ void __wrap_vg_conn_abort(struct vg_conn *c, enum vg_reason reason, const char *
         size_t n = 0;
         vg_list_for_each (it, &c->link->side[c->side].out)
             n++;
-        drop_out(&c->link->side[c->side],
-                 (size_t)vg_w_between(&far_machine(c->link)->net, 0, n));
+        drop_out(&c->link->side[c->side], (size_t)vg_w_between(&far_machine(c->link)->net, 0, n));
     }
     begin_close(c);
 }
@@ -511,8 +511,8 @@ void vg_w_net_gone(struct vg_w_proc *p, bool silent) {
         drop_out(mine, silent ? (size_t)vg_w_between(&far_machine(l)->net, 0, n) : n);
         if (!l->broken && !c->closing) {
             if (silent) /* the other side finds out when its own words are not answered */
-                mine->last_at = vg_w->now + vg_w_between(&far_machine(l)->net, 2 * VG_USEC,
-                                                         40 * VG_USEC);
+                mine->last_at =
+                    vg_w->now + vg_w_between(&far_machine(l)->net, 2 * VG_USEC, 40 * VG_USEC);
             put(l, c->side, silent ? RESET : FIN, NULL, 0);
         }
         mine->deaf = true;

@@ -10,11 +10,13 @@
 
 static const struct {
     const char *word, *text;
-} kinds[] = {
+} kinds[] =
+    {
 #define FAULT(name, word, text) [VG_FAULT_##name] = {word, text},
 #include "sim/faults/kinds.tbl"
 #undef FAULT
-}, plants[] = {
+},
+  plants[] = {
 #define PLANT(name, word, text) [VG_PLANT_##name] = {word, text},
 #include "sim/faults/plants.tbl"
 #undef PLANT
@@ -42,7 +44,7 @@ static bool chance(struct vg_rng *r, unsigned percent) {
 }
 
 static void make_task(struct vg_rng *r, struct vg_plan_task *t, uint64_t span) {
-    *t = (struct vg_plan_task){.at_usec = between(r, 100000, span)};
+    *t = (struct vg_plan_task){.at_usec = between(r, 2 * VG_USEC, span)};
     t->run_usec = chance(r, 50) ? between(r, 1000, 500000) : between(r, 500000, 20 * VG_USEC);
     t->interactive = chance(r, 30);
     t->remote = chance(r, 60);
@@ -73,9 +75,10 @@ static void make_fault(struct vg_rng *r, const struct vg_plan *p, struct vg_plan
     uint64_t pick = vg_rng_below(r, all);
     while (pick >= weight[k])
         pick -= weight[k++];
-    *f = (struct vg_plan_fault){.kind = k, .at_usec = between(r, 50000, span)};
+    *f = (struct vg_plan_fault){.kind = k, .at_usec = between(r, 2 * VG_USEC, span)};
     f->target = (int)vg_rng_below(r, 1000);
-    f->for_usec = chance(r, 50) ? between(r, 10000, 2 * VG_USEC) : between(r, VG_USEC, 25 * VG_USEC);
+    f->for_usec =
+        chance(r, 50) ? between(r, 10000, 2 * VG_USEC) : between(r, VG_USEC, 25 * VG_USEC);
     f->amount = (int64_t)between(r, 0, 7200 * VG_USEC) - (int64_t)(3600 * VG_USEC);
     if (k == VG_FAULT_CLIENT_CRASH && p->n_tasks) /* soon after it came */
         f->at_usec = p->task[f->target % p->n_tasks].at_usec + between(r, 0, 3 * VG_USEC);
@@ -153,7 +156,10 @@ void vg_plan_task_say(const struct vg_plan_task *t, int index, char *out, int n)
     snprintf(out, (size_t)n,
              "task %d: %s at %.3f s from %s, runs %.3f s, ends with %d, %u GPUs, %u records of "
              "output, %u retries%s",
-             index, t->interactive ? "vrun" : t->follow ? "vbatch -f" : "vbatch",
+             index,
+             t->interactive ? "vrun"
+             : t->follow    ? "vbatch -f"
+                            : "vbatch",
              (double)t->at_usec / 1e6, t->remote ? "elsewhere" : "virgad's machine",
              (double)t->run_usec / 1e6, t->status, t->gpus, t->records, t->retries, end);
 }

@@ -28,6 +28,7 @@ struct vg_plan_task {
     int32_t status;
     uint32_t retries, gpus, cpu_milli, records;
     uint64_t cancel_usec; /* after it was accepted; 0: never */
+    bool off;             /* left out */
 };
 
 struct vg_plan_fault {
@@ -35,13 +36,14 @@ struct vg_plan_fault {
     enum vg_fault_kind kind;
     int target; /* node, task, or machine; depends on the kind */
     int64_t amount;
+    bool off; /* left out */
 };
 
 struct vg_plan {
     uint64_t seed;
     enum vg_plant plant;
     int n_nodes, n_tasks, n_faults;
-    bool local_node; /* node 0 is on virgad's machine */
+    bool local_node;    /* node 0 is on virgad's machine */
     uint64_t calm_usec; /* after the last fault is over */
     struct vg_plan_task task[VG_PLAN_TASKS_MAX];
     struct vg_plan_fault fault[VG_PLAN_FAULTS_MAX];

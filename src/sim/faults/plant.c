@@ -14,7 +14,8 @@ bool vg_plant_is(enum vg_plant p) {
     return vg_w && vg_w->plan->plant == p;
 }
 
-/* ------------------------------------------------------------------ early-accept, early-exit-ack */
+/* ------------------------------------------------------------------ early-accept, early-exit-ack
+ */
 
 int __real_vg_persist_now(struct vg_job *j, enum vg_store_sync sync,
                           void (*cb)(struct vg_job *j, uint64_t cookie, int result),
@@ -69,7 +70,8 @@ int __wrap_vg_task_place(struct vg_task *t, uint64_t node, uint64_t gpus) {
     return __real_vg_task_place(t, node, gpus);
 }
 
-/* ------------------------------------------------------------------ early-requeue, lost-exit-ack */
+/* ------------------------------------------------------------------ early-requeue, lost-exit-ack
+ */
 
 bool __real_vg_node_lease_over(const struct vg_node *n, uint64_t now_usec, uint64_t lease_usec);
 bool __wrap_vg_node_lease_over(const struct vg_node *n, uint64_t now_usec, uint64_t lease_usec);

@@ -1,5 +1,5 @@
-/* One life of a world: set up by a plan, lived until everything has ended or a promise is broken, and
-   given back. */
+/* One life of a world: set up by a plan, lived until everything has ended or a promise is broken,
+   and given back. */
 #include "sim/faults/world.h"
 
 #include "base/cleanup.h"
@@ -136,7 +136,8 @@ static void set_up(struct vg_world *w, const struct vg_plan *plan) {
     for (int i = 0; i < plan->n_tasks; i++)
         vg_w_client_init(i);
     for (int i = 0; i < plan->n_faults; i++)
-        vg_w_at(plan->fault[i].at_usec, NULL, strike, NULL, (uint64_t)i);
+        if (!plan->fault[i].off)
+            vg_w_at(plan->fault[i].at_usec, NULL, strike, NULL, (uint64_t)i);
     vg_w_at(plan->calm_usec, NULL, look, NULL, 0);
 }
 
@@ -166,8 +167,8 @@ void vg_w_run(const struct vg_plan *plan, FILE *tell, struct vg_w_result *ret) {
     set_up(w, plan);
     while (vg_w_step())
         ;
-    *ret = (struct vg_w_result){.steps = w->steps, .virtual_usec = w->now,
-                                .lives = w->control_lives};
+    *ret =
+        (struct vg_w_result){.steps = w->steps, .virtual_usec = w->now, .lives = w->control_lives};
     memcpy(ret->broken, w->broken, sizeof ret->broken);
     memcpy(ret->why, w->why, sizeof ret->why);
     give_back(w);

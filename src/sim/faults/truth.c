@@ -55,11 +55,12 @@ static void check_start(struct vg_w_node *n, struct vg_w_task *t, uint32_t numbe
     for (int i = 0; i < t->n_attempts; i++) {
         const struct vg_w_attempt *a = &t->attempt[i];
         if (a->number == number && !(t->plan->interactive && t->power_lost_since))
-            vg_w_violate("one-attempt", "task %d: attempt %u begins a second time, on n%d", t->index,
-                         number, n->index);
+            vg_w_violate("one-attempt", "task %d: attempt %u begins a second time, on n%d",
+                         t->index, number, n->index);
         else if (was_final(t, a))
-            vg_w_violate("run-twice", "task %d: attempt %u begins on n%d though attempt %u had "
-                                      "ended with %d",
+            vg_w_violate("run-twice",
+                         "task %d: attempt %u begins on n%d though attempt %u had "
+                         "ended with %d",
                          t->index, number, n->index, a->number, a->status);
     }
 }
@@ -114,7 +115,7 @@ void vg_w_truth_end(struct vg_w_node *n, struct vg_w_task *t, struct vg_w_attemp
 
 static bool planned(enum vg_fault_kind kind) {
     for (int i = 0; i < vg_w->plan->n_faults; i++)
-        if (vg_w->plan->fault[i].kind == kind)
+        if (vg_w->plan->fault[i].kind == kind && !vg_w->plan->fault[i].off)
             return true;
     return false;
 }
@@ -142,8 +143,9 @@ static void check_output(const struct vg_w_task *t, const struct vg_w_attempt *a
     size_t n = vg_buf_len(&b);
     if (n != head + gap + tail || (head && memcmp(p, a->out, head) != 0) ||
         (tail && memcmp(p + head + gap, a->out + a->tail_start, tail) != 0))
-        vg_w_violate("output", "task %d attempt %u wrote %llu bytes (%zu and %zu are to be kept), "
-                               "%zu are stored or they differ",
+        vg_w_violate("output",
+                     "task %d attempt %u wrote %llu bytes (%zu and %zu are to be kept), "
+                     "%zu are stored or they differ",
                      t->index, a->number, (unsigned long long)a->end, head, tail, n);
     vg_buf_done(&b);
 }
@@ -169,12 +171,13 @@ void vg_w_truth_told(struct vg_w_task *t, int32_t status, uint32_t reason, uint3
         vg_w_violate("wrong-end", "task %d: first its status was %d, then %d", t->index,
                      t->told_status, status);
     else if (!by_itself && !excused(t, status, reason))
-        vg_w_violate("wrong-end", "task %d: told status %d (reason %u, %s) of attempt %u, in truth %s",
-                     t->index, status, reason, text ? text : "", number,
-                     !a            ? "that never ran"
-                     : a->running  ? "it still runs"
-                     : a->killed   ? "it was killed by the system"
-                                   : "it ended otherwise");
+        vg_w_violate("wrong-end",
+                     "task %d: told status %d (reason %u, %s) of attempt %u, in truth %s", t->index,
+                     status, reason, text ? text : "", number,
+                     !a           ? "that never ran"
+                     : a->running ? "it still runs"
+                     : a->killed  ? "it was killed by the system"
+                                  : "it ended otherwise");
     else if (by_itself)
         check_output(t, a);
     if (t->running && !vg_w->over)
@@ -187,7 +190,7 @@ void vg_w_truth_told(struct vg_w_task *t, int32_t status, uint32_t reason, uint3
 /* ------------------------------------------------------------------ when all is quiet */
 
 static bool task_settled(const struct vg_w_task *t) {
-    return t->told || t->refused || t->gone || (t->sent && !t->accepted && !t->conn && t->gone);
+    return t->told || t->refused || t->gone;
 }
 
 static size_t held(void) {

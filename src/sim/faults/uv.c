@@ -1,6 +1,6 @@
-/* The few things of libuv that the control plane and the agent use, in virtual time: timers, wake-ups
-   from the store, closing, and syncing a file. The real library is linked but never reached from
-   inside the world. */
+/* The few things of libuv that the control plane and the agent use, in virtual time: timers,
+   wake-ups from the store, closing, and syncing a file. The real library is linked but never
+   reached from inside the world. */
 #include "sim/faults/world.h"
 
 #include "base/cleanup.h"

@@ -11,9 +11,9 @@
 struct handle {
     sqlite3_file base;
     struct vg_w_file *file;
-    int lock;          /* SQLITE_LOCK_* that it holds */
-    uint8_t shm[8];    /* 1 shared, 2 exclusive */
-    bool gone_at_end;  /* a temporary file */
+    int lock;         /* SQLITE_LOCK_* that it holds */
+    uint8_t shm[8];   /* 1 shared, 2 exclusive */
+    bool gone_at_end; /* a temporary file */
     char path[256];
 };
 
@@ -33,7 +33,7 @@ static int x_read(sqlite3_file *f, void *p, int n, sqlite3_int64 at) {
 
 static int x_write(sqlite3_file *f, const void *p, int n, sqlite3_int64 at) {
     return vg_w_file_write(handle_of(f)->file, p, (size_t)n, (uint64_t)at) < 0 ? SQLITE_FULL
-                                                                              : SQLITE_OK;
+                                                                               : SQLITE_OK;
 }
 
 static int x_truncate(sqlite3_file *f, sqlite3_int64 size) {

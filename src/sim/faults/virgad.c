@@ -1,6 +1,6 @@
-/* virgad in the world: its own start, its own stop, and what it stands on at the edges: home folder,
-   certificates, listening sockets, who somebody is. Its store is its own too, on the world's disk,
-   written by passes that the world times instead of by a thread. */
+/* virgad in the world: its own start, its own stop, and what it stands on at the edges: home
+   folder, certificates, listening sockets, who somebody is. Its store is its own too, on the
+   world's disk, written by passes that the world times instead of by a thread. */
 #include "sim/faults/world.h"
 
 #include "base/cleanup.h"
@@ -232,6 +232,7 @@ void vg_w_virgad_start(void *unused, uint64_t unused2) {
 static void bury(void) {
     struct vg_world *w = vg_w;
     struct vg_control *c = vg_take_ptr(w->control);
+    FILE *tell = vg_take_ptr(w->tell);
     w->cur = &w->virgad;
     vg_w_uv_reset();
     vg_control_stop(c, NULL);
@@ -243,6 +244,7 @@ static void bury(void) {
     w->store = NULL;
     w->pass_armed = false;
     w->cur = NULL;
+    w->tell = tell;
 }
 
 void vg_w_virgad_crash(bool power) {
@@ -254,6 +256,7 @@ void vg_w_virgad_crash(bool power) {
     w->virgad.alive = false;
     w->virgad.life++;
     bury();
+    vg_w_disk_again();
 }
 
 /* ------------------------------------------------------------------ once a process */

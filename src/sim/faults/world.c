@@ -1,6 +1,6 @@
-/* Time, chance and the queue of everything that will happen. What always holds: events happen in the
-   order of (time, number); an event of a process that is gone does not happen; one of a process that
-   is stalled waits. */
+/* Time, chance and the queue of everything that will happen. What always holds: events happen in
+   the order of (time, number); an event of a process that is gone does not happen; one of a process
+   that is stalled waits. */
 #include "sim/faults/world.h"
 
 #include "base/cleanup.h"
@@ -213,7 +213,6 @@ void vg_w_violate(const char *promise, const char *fmt, ...) {
     va_end(ap);
     w->over = true;
     if (w->tell)
-        fprintf(w->tell, "%4llu.%06llu  BROKEN    %s: %s\n",
-                (unsigned long long)(w->now / VG_USEC), (unsigned long long)(w->now % VG_USEC),
-                w->broken, w->why);
+        fprintf(w->tell, "%4llu.%06llu  BROKEN    %s: %s\n", (unsigned long long)(w->now / VG_USEC),
+                (unsigned long long)(w->now % VG_USEC), w->broken, w->why);
 }

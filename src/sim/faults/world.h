@@ -1,9 +1,10 @@
 #pragma once
 /* The world that virgad and its agents live in when `virga-sim faults` runs them: one thread,
-   virtual time, a network, a disk, machines with clocks of their own. Their own code is linked as it
-   is; what it stands on (libuv, vg_conn_*, files, clocks, randomness) is replaced at link time by the
-   `--wrap` list in meson.build. Everything that happens is an event in one queue, and every chance is
-   drawn from generators that the seed made, so a seed gives the same story each time.
+   virtual time, a network, a disk, machines with clocks of their own. Their own code is linked as
+   it is; what it stands on (libuv, vg_conn_*, files, clocks, randomness) is replaced at link time
+   by the
+   `--wrap` list in meson.build. Everything that happens is an event in one queue, and every chance
+   is drawn from generators that the seed made, so a seed gives the same story each time.
 
    One world exists at a time: the replaced functions have no other way to find it. */
 #include "base/list.h"
@@ -68,9 +69,9 @@ struct vg_w_attempt {
     bool killed;             /* somebody ended it: an order, a lease, a crash */
     int32_t status;
     uint64_t started_usec, started_wall_usec; /* true; as its machine's clock had it */
-    uint64_t node_losses;    /* of its node when it ended */
-    uint8_t *out;            /* owned: every record */
-    uint64_t end;            /* of it */
+    uint64_t node_losses;                     /* of its node when it ended */
+    uint8_t *out;                             /* owned: every record */
+    uint64_t end;                             /* of it */
     uint64_t head_end, tail_start; /* with a tail: what the log need not have lies between */
 };
 
@@ -102,7 +103,7 @@ struct vg_w_node {
     struct vg_list keepers;
     struct vg_rng rng;
     uint32_t next_serial;
-    uint64_t gpus_used;  /* in truth */
+    uint64_t gpus_used; /* in truth */
     uint32_t cpu_used;
 };
 
@@ -120,7 +121,7 @@ struct vg_world {
     size_t n_closing, cap_closing;
     struct vg_rng rng, ids, disk_rng;
 
-    struct vg_list links; /* net.c */
+    struct vg_list links;       /* net.c */
     struct vg_map conns_ending; /* token -> struct vg_conn whose on_close is due */
     struct vg_w_link **by_fd;
     size_t n_fd, cap_fd;
@@ -142,7 +143,7 @@ struct vg_world {
     int calm_checks;
 
     bool over;
-    char broken[32];   /* which promise; "" while all hold */
+    char broken[32]; /* which promise; "" while all hold */
     char why[512];
     FILE *tell; /* the story; NULL: silent */
 };
@@ -150,11 +151,13 @@ struct vg_world {
 extern struct vg_world *vg_w; /* NULL: the real world */
 
 /* --- world.c: time, chance, events --- */
-void vg_w_at(uint64_t at, struct vg_w_proc *p, void (*fn)(void *a, uint64_t b), void *a, uint64_t b);
+void vg_w_at(uint64_t at, struct vg_w_proc *p, void (*fn)(void *a, uint64_t b), void *a,
+             uint64_t b);
 bool vg_w_step(void); /* false: nothing is left to happen */
 uint64_t vg_w_boot(const struct vg_w_machine *m);
 uint64_t vg_w_wall(const struct vg_w_machine *m);
-/* True time at which that machine's boot clock shows `boot`; and how long `usec` of its clock are. */
+/* True time at which that machine's boot clock shows `boot`; and how long `usec` of its clock are.
+ */
 uint64_t vg_w_when(const struct vg_w_machine *m, uint64_t boot);
 uint64_t vg_w_span(const struct vg_w_machine *m, uint64_t usec);
 uint64_t vg_w_between(struct vg_rng *r, uint64_t lo, uint64_t hi); /* both included */
@@ -200,9 +203,10 @@ int vg_w_file_truncate(struct vg_w_file *f, uint64_t size);
 void vg_w_file_sync(struct vg_w_file *f);
 void **vg_w_file_shm(struct vg_w_file *f, size_t *ret_n, size_t grow_to, size_t piece);
 struct vg_w_locks *vg_w_file_locks(struct vg_w_file *f);
-/* Who holds files open now holds what nobody sees any more; the next open finds what is left:
-   everything, or, after `power` was lost, what was synced and some of the rest. */
+/* Sets aside what is left: everything, or, when `power` was lost, what was synced and some of the
+   rest. */
 void vg_w_disk_crash(bool power);
+void vg_w_disk_again(void); /* the process is gone: from here on the disk has what was left */
 struct vg_w_locks {
     int shared, reserved, pending, exclusive; /* handles */
     int shm_shared[8], shm_exclusive[8];
@@ -217,7 +221,7 @@ void vg_w_virgad_cleanup(void);
 void vg_w_virgad_start(void *unused, uint64_t unused2);
 void vg_w_virgad_crash(bool power);
 int vg_w_disk_format(struct vg_err *err); /* a fresh database with the nodes of the plan */
-const char *vg_w_logs(void); /* its folder of logs on the world's disk */
+const char *vg_w_logs(void);              /* its folder of logs on the world's disk */
 #define VG_W_LEASE_USEC (10 * 1000000ULL)
 #define VG_W_HEAD 4096
 #define VG_W_TAIL 4096
@@ -258,7 +262,8 @@ bool vg_w_truth_settled(void); /* everything that was accepted has ended and not
 void vg_w_truth_final(void);   /* says what is not */
 /* Byte `at` of record `i` of the attempt's output. */
 uint8_t vg_w_truth_byte(const struct vg_w_task *t, uint32_t attempt, uint32_t i, uint32_t at);
-uint32_t vg_w_truth_record(const struct vg_w_task *t, uint32_t attempt, uint32_t i); /* data bytes */
+uint32_t vg_w_truth_record(const struct vg_w_task *t, uint32_t attempt,
+                           uint32_t i);                 /* data bytes */
 struct vg_w_task *vg_w_task_of(const Vg__Pb__Start *s); /* the one that its command names */
 
 /* --- run.c --- */
