@@ -38,7 +38,7 @@ void vg_eng_free(struct vg_eng *e) {
     if (e->place)
         vg_place_done(e);
     vg_shapes_done(e);
-    vg_tenants_done(e);
+    vg_etenants_done(e);
     vg_map_done(&e->tasks);
     vg_map_done(&e->gangs);
     free(e->out);
@@ -170,7 +170,7 @@ void vg_task_leave(struct vg_eng *e, struct etask *t) {
     vg_tenant_charge(e, t->tenant, t->fit, -1);
 }
 
-void vg_task_free(struct vg_eng *e, struct etask *t) {
+void vg_etask_free(struct vg_eng *e, struct etask *t) {
     struct etenant *tenant = t->tenant;
     vg_map_del_u64(&e->tasks, t->id);
     vg_gang_leave(e, t);
@@ -209,7 +209,7 @@ static void leave_waiting_gang(struct vg_eng *e, struct etask *t) {
         to->queued++;
         set_shape(next, to);
     }
-    vg_task_free(e, t);
+    vg_etask_free(e, t);
     vg_shape_settle(e, to);
     vg_shape_settle(e, from);
     vg_shape_drop_if_empty(e, from);
@@ -224,7 +224,7 @@ void vg_task_forget(struct vg_eng *e, struct etask *t) {
     } else {
         vg_task_unwait(e, t);
     }
-    vg_task_free(e, t);
+    vg_etask_free(e, t);
 }
 
 void vg_eng_release(struct vg_eng *e, uint64_t id, enum vg_eng_end how) {
@@ -359,7 +359,7 @@ static struct etask *new_task(struct vg_eng *e, const struct vg_eng_req *r, uint
     t->limit_usec = r->limit_usec;
     t->pin = r->node;
     if (!(t->fit = vg_fit_get(e, r))) {
-        vg_task_free(e, t);
+        vg_etask_free(e, t);
         return NULL;
     }
     t->expect_usec = vg_learn_expect(e, t);
@@ -388,7 +388,7 @@ int vg_eng_submit(struct vg_eng *e, const struct vg_eng_req *r, struct vg_err *e
     }
     if (!t || (r->gang && !g) || vg_task_wait(e, t) < 0) {
         if (t)
-            vg_task_free(e, t);
+            vg_etask_free(e, t);
         return no_memory(err);
     }
     vg_score_note(e, t->fit);
@@ -413,7 +413,7 @@ static int check_gang(const struct vg_eng *e, const struct vg_eng_req *r, const 
 /* A gang none of whose members is in a place. */
 static void disband(struct vg_eng *e, struct gang *g) {
     for (uint32_t n = g->here; n; n--)
-        vg_task_free(e, vg_list_entry(g->members.prev, struct etask, on_gang));
+        vg_etask_free(e, vg_list_entry(g->members.prev, struct etask, on_gang));
 }
 
 int vg_eng_submit_gang(struct vg_eng *e, const struct vg_eng_req *r, const uint64_t *task, size_t n,
@@ -428,7 +428,7 @@ int vg_eng_submit_gang(struct vg_eng *e, const struct vg_eng_req *r, const uint6
             t = new_task(e, r, task[i], vg_map_get_u64(&e->tenants, r->tenant));
         if (!t || (!g && !(g = vg_gang_get(e, r->gang, (uint32_t)n)))) {
             if (t)
-                vg_task_free(e, t);
+                vg_etask_free(e, t);
             if (g)
                 disband(e, g);
             return no_memory(err);
@@ -462,7 +462,7 @@ int vg_eng_adopt(struct vg_eng *e, const struct vg_eng_req *r, uint64_t node, ui
     if (r->gang) {
         struct gang *g = vg_gang_get(e, r->gang, 1);
         if (!g) {
-            vg_task_free(e, t);
+            vg_etask_free(e, t);
             return -ENOMEM;
         }
         vg_gang_join(g, t);

@@ -64,7 +64,7 @@ void vg_shapes_top_up(struct vg_eng *e);
 
 /* tenants.c */
 void vg_tenants_init(struct vg_eng *e);
-void vg_tenants_done(struct vg_eng *e);
+void vg_etenants_done(struct vg_eng *e);
 struct vg_eng_amount vg_fit_amount(const struct fit *f, uint32_t members);
 /* One more of these would break its own limit (or quota, where it may have nothing beyond). */
 bool vg_tenant_blocks(const struct vg_eng *e, const struct etenant *t, const struct fit *f,
@@ -81,7 +81,7 @@ int vg_task_wait(struct vg_eng *e, struct etask *t); /* into its lane or node->p
 void vg_task_unwait(struct vg_eng *e, struct etask *t);
 void vg_task_start(struct vg_eng *e, struct etask *t, const struct spot *at, uint64_t started_usec);
 void vg_task_leave(struct vg_eng *e, struct etask *t); /* frees its node and what it holds */
-void vg_task_free(struct vg_eng *e, struct etask *t);
+void vg_etask_free(struct vg_eng *e, struct etask *t);
 
 /* gang.c */
 struct gang *vg_gang_get(struct vg_eng *e, uint64_t id, uint32_t size);

@@ -202,7 +202,7 @@ void vg_tenants_init(struct vg_eng *e) {
     vg_list_init(&e->stale);
 }
 
-void vg_tenants_done(struct vg_eng *e) {
+void vg_etenants_done(struct vg_eng *e) {
     vg_map_for_each (i, &e->tenants) {
         struct etenant *t = i->value;
         free(t->name);
