@@ -144,10 +144,6 @@ int vg_sim_load(int argc, char **argv) {
         if (id == VG_OPT_ERROR || set(&st, id, arg, &l) < 0)
             return vg_sim_fail("load", &st.err);
     }
-    if (!l.policy) {
-        vg_err_set(&st.err, VG_INVALID, "which policy? give --policy fifo, easy, drf or random");
-        return vg_sim_fail("load", &st.err);
-    }
     if (!l.shape) {
         vg_err_set(&st.err, VG_INVALID,
                    "which load? give --shape kueue-baseline or --shape kueue-large");

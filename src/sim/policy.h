@@ -3,6 +3,7 @@
    (run.h) keeps the clock and the true run times; a policy knows neither in advance. The baselines
    are written plainly after their descriptions in the literature; `virga` is the engine of
    src/sched. */
+#include "sched/engine.h"
 #include "sim/workload.h"
 
 #include <stdbool.h>
@@ -17,8 +18,9 @@ struct vg_decision {
 
 struct vg_policy_opts {
     uint64_t seed;
-    bool oracle;  /* every policy is told true run times */
-    bool preempt; /* those that can may stop running jobs */
+    bool oracle;                      /* every policy is told true run times */
+    bool preempt;                     /* those that can may stop running jobs */
+    const struct vg_eng_conf *engine; /* virga's settings but for preempt and seed; NULL: default */
 };
 
 struct vg_policy_ops {

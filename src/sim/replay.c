@@ -21,7 +21,11 @@ enum {
     O_SEED,
     O_OUTPUT,
     O_PLOT,
-    O_TENANTS
+    O_TENANTS,
+    O_HALF_LIFE,
+    O_AGE,
+    O_RESERVE,
+    O_MIN_RUN
 };
 
 static const struct vg_opt opts[] = {
@@ -40,6 +44,10 @@ static const struct vg_opt opts[] = {
      "work a stopped job keeps comes in these steps; 0: it loses all "
      "(0)",
      O_CHECKPOINT},
+    {"half-life", 0, "DURATION", "virga: after which past usage counts half", O_HALF_LIFE},
+    {"age", 0, "DURATION", "virga: waiting so long is worth one step of priority; 0: none", O_AGE},
+    {"reserve", 0, "N", "virga: blocked shapes that hold a reservation", O_RESERVE},
+    {"min-run", 0, "DURATION", "virga: no job is stopped before it ran so long", O_MIN_RUN},
     {"seed", 0, "N", "of random choices (1)", O_SEED},
     {"tenants", 0, NULL, "show each tenant too", O_TENANTS},
     {"output", 'o', "FORMAT", "table or json (one object a line)", O_OUTPUT},
@@ -54,6 +62,7 @@ struct replay {
     size_t n_loads;
     struct vg_work_trace_opts work;
     struct vg_run_opts run;
+    struct vg_eng_conf engine;
     bool off, on; /* preemption */
     bool json, tenants;
     struct vg_report report;
@@ -139,6 +148,17 @@ static int set(struct vg_opt_state *st, int id, const char *arg, struct replay *
         return parse_preempt(st, arg, r);
     case O_CHECKPOINT:
         return vg_opt_duration(st, arg, &r->run.checkpoint_usec);
+    case O_HALF_LIFE:
+        return vg_opt_duration(st, arg, &r->engine.half_life_usec);
+    case O_AGE:
+        return vg_opt_duration(st, arg, &r->engine.age_usec);
+    case O_MIN_RUN:
+        return vg_opt_duration(st, arg, &r->engine.min_run_usec);
+    case O_RESERVE:
+        if (vg_opt_u64(st, arg, 0, 1000, &v) < 0)
+            return VG_OPT_ERROR;
+        r->engine.reserve = (uint32_t)v;
+        return 0;
     case O_SEED:
         return vg_opt_u64(st, arg, 0, UINT64_MAX, &r->run.policy.seed);
     case O_TENANTS:
@@ -213,6 +233,7 @@ int vg_sim_replay(int argc, char **argv) {
                        .run = {.fairness = true, .policy = {.seed = 1}},
                        .load = {0, DEFAULT_LOAD},
                        .n_loads = 2,
+                       .engine = vg_eng_conf_default(),
                        .off = true,
                        .on = true};
     struct vg_opt_state st = {.program = "virga-sim replay",
@@ -222,6 +243,7 @@ int vg_sim_replay(int argc, char **argv) {
                               .argv = argv,
                               .index = 1};
     const char *arg;
+    r.run.policy.engine = &r.engine;
     for (const char *const *n = vg_policy_names(); *n; n++)
         r.policy[r.n_policies++] = vg_policy_find(*n);
     for (int id; (id = vg_opt_next(&st, &arg)) != VG_OPT_END;) {
