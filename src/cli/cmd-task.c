@@ -5,6 +5,7 @@
 #include "base/util.h"
 #include "cli/client.h"
 #include "cli/json.h"
+#include "cli/spec-values.h"
 #include "cli/task-show.h"
 
 #include <signal.h>
@@ -256,33 +257,6 @@ static int cancel_run(struct vg_cmd_line *l) {
     return exit;
 }
 
-static const struct {
-    const char *name;
-    int number;
-} signals[] = {
-#define SIG(name) \
-    { #name, SIG##name }
-    SIG(HUP),  SIG(INT),  SIG(QUIT), SIG(KILL), SIG(USR1), SIG(USR2), SIG(ALRM),  SIG(TERM),
-    SIG(CONT), SIG(STOP), SIG(TSTP), SIG(TTIN), SIG(TTOU), SIG(ABRT), SIG(WINCH), SIG(PIPE),
-#undef SIG
-};
-
-static int parse_signal(const char *s, uint32_t *ret) {
-    uint64_t n;
-    if (vg_parse_u64(s, &n) == 0 && n > 0 && n < 65) {
-        *ret = (uint32_t)n;
-        return 0;
-    }
-    if (strncasecmp(s, "SIG", 3) == 0)
-        s += 3;
-    for (unsigned i = 0; i < VG_COUNT(signals); i++)
-        if (strcasecmp(s, signals[i].name) == 0) {
-            *ret = (uint32_t)signals[i].number;
-            return 0;
-        }
-    return -EINVAL;
-}
-
 static int signal_run(struct vg_cmd_line *l) {
     struct vg_err err = VG_ERR_INIT;
     Vg__Pb__TaskSignal s = VG__PB__TASK_SIGNAL__INIT;
@@ -290,7 +264,7 @@ static int signal_run(struct vg_cmd_line *l) {
         return l->exit;
     s.task = l->args[0];
     s.has_signal = true;
-    if (parse_signal(l->args[1], &s.signal) < 0) {
+    if (vg_signal_parse(l->args[1], &s.signal) < 0) {
         vg_err_set(&err, VG_INVALID, "'%.60s' is not a signal such as TERM, USR1 or 15",
                    l->args[1]);
         return vg_cmd_fail(&err);

@@ -2,11 +2,14 @@
 /* Inside vrun. The local path is: options, one connect, one message with descriptors, then task I/O
    with the keeper over a socket pair of our own. No loop library, no TLS, no thread.
 
-     run.c          options into a request, then the session
-     run-link.c     the connection to the control plane: requests out, events in, again when it
-   breaks run-io.c       task I/O: terminal, input, output, signals run-tty.c      the local
-   terminal run-bridge.c   the same two descriptors for a cloud that is far away (TLS, a thread of
-   its own) run-forward.c  -p: local ports
+     spec-opts.h    options into a request
+     run.c          what the command would find here into the request, then the session
+     run-link.c     the connection to the control plane: requests, events, again when it breaks
+     run-io.c       task I/O: terminal, input, output, signals
+     run-tty.c      the local terminal
+     run-bridge.c   the same two descriptors for a cloud that is far away (TLS, its own thread)
+     run-forward.c  -p: local ports
+     run-group.c    vbatch -f of a group
 
    What always holds:
    R1  Output records are written once, in order: every one below `out_offset` was written.
@@ -42,7 +45,8 @@ struct run_chan {
 struct run {
     const char *program; /* "vrun", "vbatch", "virga attach" */
     struct vg_endpoint ep;
-    bool quiet, batch, follow, detach, attach;
+    bool quiet, batch, follow, detach, attach, dry_run;
+    bool patient; /* an attempt's end is not the task's: the control plane says when it is over */
     Vg__Pb__RunReq req; /* points into memory that lives as long as the process */
     Vg__Pb__TaskSpec spec;
     const char *attach_ref;
@@ -69,6 +73,9 @@ struct run {
     uint64_t in_acked;
 
     bool accepted, started, ended, exited;
+    bool attempt_over; /* patient: its keeper has said how it ended */
+    bool requeued;     /* another attempt follows; its output begins at 0 */
+    uint32_t attempt;  /* the newest heard of */
     int status;
     int got_signal;          /* the last deadly signal we were sent ourselves */
     uint64_t unsent_signals; /* came while there was no channel; bit n - 1: to the process, bit
@@ -89,7 +96,8 @@ int run_send_msg(int fd, const Vg__Pb__Envelope *env, const int *fds, size_t n_f
 int run_session(struct run *r); /* until the end; returns the exit status */
 void run_chan_open(struct run *r, struct run_chan *c, int fd);
 void run_chan_close(struct run_chan *c);
-void run_linked(struct run *r); /* the cloud answered: patience begins anew */
+void run_linked(struct run *r);   /* the cloud answered: patience begins anew */
+void run_requeued(struct run *r); /* the task will have another attempt */
 void run_say(const struct run *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* run-tty.c */
@@ -107,6 +115,10 @@ struct run_port {
 };
 int run_port_parse(const char *spec, struct run_port *ret, struct vg_err *err);
 
+/* run-forecast.c: prints what a dry run answered and ends the session, or -errno with err when it
+   could never run. */
+int run_forecast(struct run *r, const Vg__Pb__RunEvent *ev, struct vg_err *err);
+
 /* run-full.c or vrun-main.c: where this program cannot go far (no TLS, no ports in it), it becomes
    the whole `virga`; returns only where it is that already, or with err. */
 int run_become_full(char **argv, struct vg_err *err);
@@ -114,3 +126,7 @@ int run_become_full(char **argv, struct vg_err *err);
 /* run-forward.c: starts listening; spec is [HOST:]LOCAL:REMOTE. Serves in a thread of its own. */
 int run_forward(const struct vg_endpoint *ep, uint64_t task_id, const char *const *specs, size_t n,
                 struct vg_err *err);
+
+/* run-group.c: shows the output of a group's members, each line with its member in front, and their
+   progress. Returns the group's exit status. */
+int run_follow_group(const struct vg_endpoint *ep, uint64_t group, bool quiet);

@@ -318,6 +318,7 @@ static void on_welcome(struct run *r, struct run_chan *c, const uint8_t *p, size
     if (r->attach && (state & 1) && isatty(STDIN_FILENO) && isatty(STDOUT_FILENO))
         r->tty = true;
     c->welcomed = true;
+    r->requeued = false; /* this is the attempt that was announced */
     if (state & 8 && r->stdin_fd >= 0)
         r->read_stdin = true; /* our descriptor could not be handed on: the node is elsewhere */
     if (out_from > r->out_offset) {
@@ -384,9 +385,34 @@ static void on_stopped(struct run *r) {
     put_frame(&r->chan[0], VG_TIO_CONTINUE, NULL, 0);
 }
 
-static void on_exit_frame(struct run *r, const uint8_t *p, size_t n) {
-    r->exited = true;
-    r->status = (int32_t)vg_get32(p);
+/* The next attempt is another run of the command: its output begins anew. Input that the last one
+   has read is gone. */
+static void begin_anew(struct run *r) {
+    r->requeued = r->attempt_over = r->started = false;
+    r->out_offset = 0;
+    r->rec_done = 0;
+    r->in_acked = 0;
+    r->eof_sent = false;
+    r->end_text[0] = 0;
+}
+
+void run_requeued(struct run *r) {
+    if (!r->patient)
+        return;
+    r->requeued = true;
+    if (r->chan[0].fd < 0)
+        begin_anew(r); /* else what the old channel still holds comes first */
+}
+
+static void on_exit_frame(struct run *r, struct run_chan *c, const uint8_t *p, size_t n) {
+    if (r->patient) {
+        chan_flush(r, c); /* the last acknowledgement */
+        r->attempt_over = c->broken = true;
+    } else {
+        r->exited = true;
+    }
+    if (!r->ended)
+        r->status = (int32_t)vg_get32(p);
     size_t len = VG_MIN(n - 16, sizeof(r->end_text) - 1);
     memcpy(r->end_text, p + 16, len);
     r->end_text[len] = 0;
@@ -394,6 +420,7 @@ static void on_exit_frame(struct run *r, const uint8_t *p, size_t n) {
     run_tty_restore(r);
     if (r->end_text[0] && (reason || !r->quiet))
         run_say(r, "%s", r->end_text);
+    r->end_text[0] = 0; /* said */
 }
 
 static bool small_frame(struct run *r, struct run_chan *c, unsigned kind, const uint8_t *p,
@@ -414,7 +441,7 @@ static bool small_frame(struct run *r, struct run_chan *c, unsigned kind, const 
         break;
     case VG_TIO_EXIT:
         if (n >= 16)
-            on_exit_frame(r, p, n);
+            on_exit_frame(r, c, p, n);
         break;
     case VG_TIO_NOTE:
         run_say(r, "%.*s", (int)n, (const char *)p);
@@ -607,6 +634,8 @@ static bool needs_link(const struct run *r) {
         return false;
     if (r->detach && !r->follow)
         return r->ctl < 0 && !r->accepted;
+    if (r->attempt_over)
+        return r->ctl < 0; /* it will say what comes next */
     if (r->chan[0].fd >= 0 && r->chan[0].welcomed)
         return false;
     return r->ctl < 0 || (r->chan[0].fd < 0 && r->chan[1].fd < 0);
@@ -650,10 +679,12 @@ static void drop_broken(struct run *r) {
     }
     if (r->chan[0].fd < 0)
         run_tty_restore(r); /* so that Ctrl-C reaches us */
+    if (r->chan[0].fd < 0 && r->requeued)
+        begin_anew(r);
     if (r->chan[0].fd < 0 && r->ended && !r->exited && (!r->detach || r->follow)) {
         r->exited =
             true; /* it ended without a keeper: cancelled in the queue, or its node was lost */
-        if (r->end_text[0])
+        if (r->end_text[0] && !r->attempt_over)
             run_say(r, "%s", r->end_text);
     }
 }

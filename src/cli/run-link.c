@@ -135,9 +135,26 @@ int run_connect(struct run *r, bool again, struct vg_err *err) {
     return 0;
 }
 
-static int on_event(struct run *r, const Vg__Pb__RunEvent *ev) {
+/* After a break the news of a new attempt may be all that is heard of the old one's end. A channel
+   that asked for the old one's output to go on is of no use then. */
+static void on_attempt(struct run *r, uint32_t attempt) {
+    struct run_chan *c = &r->chan[0];
+    if (attempt <= r->attempt)
+        return;
+    if (r->attempt && r->patient && !r->requeued && r->out_offset && !c->welcomed) {
+        c->broken = true;
+        r->requeued = true;
+    }
+    r->attempt = attempt;
+}
+
+static int on_event(struct run *r, const Vg__Pb__RunEvent *ev, struct vg_err *err) {
     if (ev->task_id)
         r->task_id = ev->task_id;
+    if (r->dry_run)
+        return run_forecast(r, ev, err);
+    if (ev->kind != VG__PB__RUN_EVENT__KIND__ENDED)
+        on_attempt(r, ev->attempt);
     switch (ev->kind) {
     case VG__PB__RUN_EVENT__KIND__ACCEPTED:
         r->accepted = true;
@@ -147,6 +164,8 @@ static int on_event(struct run *r, const Vg__Pb__RunEvent *ev) {
     case VG__PB__RUN_EVENT__KIND__REQUEUED:
         if (ev->text && *ev->text && !r->quiet)
             run_say(r, "%s", ev->text);
+        if (ev->kind == VG__PB__RUN_EVENT__KIND__REQUEUED)
+            run_requeued(r);
         break;
     case VG__PB__RUN_EVENT__KIND__STARTED:
         r->started = true;
@@ -180,7 +199,10 @@ static int on_message(struct run *r, const uint8_t *p, size_t n, int *fds, size_
         e = vg_err_set(err, vg_reason_from_wire(env->error->reason), "%s",
                        env->error->text ? env->error->text : "refused");
     else if (env->body_case == VG__PB__ENVELOPE__BODY_RUN_EVENT)
-        e = on_event(r, env->run_event);
+        e = on_event(r, env->run_event, err);
+    else if (env->body_case == VG__PB__ENVELOPE__BODY_OK && r->dry_run)
+        e = vg_err_set(err, VG_UNSUPPORTED,
+                       "this cloud cannot tell beforehand: install the same version on both sides");
     else if (env->body_case == VG__PB__ENVELOPE__BODY_ATTACH)
         on_direct(r, fds, n_fds);
     vg__pb__envelope__free_unpacked(env, NULL);

@@ -5,8 +5,8 @@
 #include "base/cleanup.h"
 #include "base/mem.h"
 #include "base/util.h"
-#include "cli/opt.h"
 #include "cli/run-int.h"
+#include "cli/spec-opts.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,212 +22,25 @@
 
 extern char **environ;
 
-#define PORTS_MAX 64
-#define LABELS_MAX 64
 #define HOLD_REMOTE (300 * VG_USEC)
 
-enum {
-    O_POOL = 1,
-    O_GPUS,
-    O_CPUS,
-    O_MEM,
-    O_SESSION,
-    O_KEEP,
-    O_DETACH,
-    O_ENV,
-    O_DIR,
-    O_PORT,
-    O_TTY,
-    O_NOINPUT,
-    O_QUIET,
-    O_NAME,
-    O_LABEL,
-    O_PRIORITY,
-    O_TIME,
-    O_RETRIES,
-    O_FOLLOW,
-};
-
-#define COMMON_OPTS                                                                                \
-    {"pool", 'P', "NAME", "run on this pool (virga pool list)", O_POOL},                           \
-        {"gpus", 0, "N", "GPUs to hold", O_GPUS},                                                  \
-        {"cpus", 0, "N", "CPUs to hold; 0.5 is half of one", O_CPUS},                              \
-        {"mem", 0, "SIZE", "memory to hold, and the limit: 512M, 8G", O_MEM},                      \
-        {"session", 's', "NAME", "run in this named session; made when there is none", O_SESSION}, \
-        {"keep", 0, "DURATION", "how long the session stays after its last command", O_KEEP},      \
-        {"env", 'e', "KEY[=V]", "set a variable for the command", O_ENV},                          \
-        {"directory", 'C', "DIR", "start in this directory", O_DIR},                               \
-        {"name", 'n', "NAME", "name the task", O_NAME},                                            \
-        {"label", 'l', "K=V", "label the task; may be given again", O_LABEL},                      \
-        {"priority", 0, "P", "0 to 100, default 50; higher goes first", O_PRIORITY},               \
-        {"time", 0, "LIMIT", "end it after this long: 90s, 10m, 2h", O_TIME},                      \
-        {"retries", 0, "N", "start it again up to N times when it fails", O_RETRIES}, {            \
-        "quiet", 'q', NULL, "say nothing of our own", O_QUIET                                      \
-    }
-
-static const struct vg_opt run_opts[] = {
-    COMMON_OPTS,
-    {"detach", 'd', NULL, "print the task's id and leave it running", O_DETACH},
-    {"publish", 'p', "[HOST:]LOCAL:REMOTE", "forward a local port to one of the task's", O_PORT},
-    {"tty", 0, "auto|yes|no", "give the command a terminal", O_TTY},
-    {"no-input", 'I', NULL, "leave standard input alone", O_NOINPUT},
-};
-
-static const struct vg_opt batch_opts[] = {
-    COMMON_OPTS,
-    {"follow", 'f', NULL, "show its output; exit with its status", O_FOLLOW},
-};
-
-struct settings {
-    int tty; /* 0 auto, 1 yes, 2 no */
-    bool no_input;
-    const char *dir;
-    const char *ports[PORTS_MAX];
-    size_t n_ports;
-    const char *set_env[1024];
-    size_t n_set_env;
-    char *labels[LABELS_MAX];
-    size_t n_labels;
-};
-
 static struct run the_run;
-static Vg__Pb__Resources want = VG__PB__RESOURCES__INIT;
-static struct settings set;
+static struct vg_spec_opts set;
 static uint32_t closed_fds; /* of 0, 1, 2 */
 
 const struct vg_opt *vg_run_options(bool batch, size_t *ret_n) {
-    *ret_n = batch ? VG_COUNT(batch_opts) : VG_COUNT(run_opts);
-    return batch ? batch_opts : run_opts;
+    return vg_spec_table(batch, ret_n);
 }
 
 static void usage(bool batch) {
+    size_t n;
+    const struct vg_opt *opts = vg_spec_table(batch, &n);
     printf("Usage: %s [options] [--] COMMAND [ARGUMENT...]\n\n%s\n\nOptions:\n",
            batch ? "vbatch" : "vrun",
            batch ? "Queues a command; prints the task's id. The cloud runs it when there is room."
                  : "Runs a command on the cloud as if it ran here.");
-    if (batch)
-        vg_opt_help(stdout, batch_opts, VG_COUNT(batch_opts));
-    else
-        vg_opt_help(stdout, run_opts, VG_COUNT(run_opts));
+    vg_opt_help(stdout, opts, n);
     printf("\nMore: man %s, virga help\n", batch ? "vbatch" : "vrun");
-}
-
-static int add_label(struct vg_opt_state *st, const char *arg) {
-    if (!strchr(arg, '=') || arg[0] == '=')
-        return vg_opt_bad(st, "'%s' is not of the form KEY=VALUE", arg);
-    if (set.n_labels == LABELS_MAX)
-        return vg_opt_bad(st, "at most %d labels", LABELS_MAX);
-    set.labels[set.n_labels++] = (char *)arg;
-    return 0;
-}
-
-static int add_port(struct vg_opt_state *st, const char *arg) {
-    struct vg_err err = VG_ERR_INIT;
-    struct run_port port;
-    if (set.n_ports == PORTS_MAX)
-        return vg_opt_bad(st, "at most %d ports", PORTS_MAX);
-    if (run_port_parse(arg, &port, &err) < 0)
-        return vg_opt_bad(st, "%s", err.msg);
-    set.ports[set.n_ports++] = arg;
-    return 0;
-}
-
-static int add_env(struct vg_opt_state *st, const char *arg) {
-    if (arg[0] == '=' || !*arg)
-        return vg_opt_bad(st, "'%s' names no variable", arg);
-    if (set.n_set_env == VG_COUNT(set.set_env))
-        return vg_opt_bad(st, "too many");
-    if (strchr(arg, '='))
-        set.set_env[set.n_set_env++] = arg; /* a bare KEY is carried anyway, as all are */
-    return 0;
-}
-
-static int set_gpus(struct vg_opt_state *st, const char *arg) {
-    uint64_t n;
-    if (strchr(arg, '.'))
-        return vg_opt_bad(st,
-                          "shares of a GPU are not offered by this version; ask for whole ones");
-    int r = vg_opt_u64(st, arg, 0, 1024, &n);
-    want.has_gpus = true;
-    want.gpus = (uint32_t)n;
-    return r;
-}
-
-static int set_cpus(struct vg_opt_state *st, const char *arg) {
-    uint64_t n;
-    int r = vg_opt_milli(st, arg, &n);
-    if (r == 0 && (n == 0 || n > 4096000))
-        return vg_opt_bad(st, "'%s' is not a number of CPUs: give for example 2 or 0.5", arg);
-    want.has_cpu_milli = true;
-    want.cpu_milli = (uint32_t)n;
-    return r;
-}
-
-static int take_option(struct run *r, struct vg_opt_state *st, int id, const char *arg) {
-    static const char *const ttys[] = {"auto", "yes", "no", NULL};
-    Vg__Pb__TaskSpec *s = &r->spec;
-    uint64_t n = 0;
-    int e = 0;
-    switch (id) {
-    case O_POOL:
-        s->pool = (char *)arg;
-        return 0;
-    case O_GPUS:
-        return set_gpus(st, arg);
-    case O_CPUS:
-        return set_cpus(st, arg);
-    case O_MEM:
-        e = vg_opt_size(st, arg, &want.mem_bytes);
-        want.has_mem_bytes = true;
-        return e;
-    case O_SESSION:
-        s->session = (char *)arg;
-        return 0;
-    case O_KEEP:
-        s->has_session_keep_usec = true;
-        return vg_opt_duration(st, arg, &s->session_keep_usec);
-    case O_DETACH:
-        r->detach = true;
-        return 0;
-    case O_FOLLOW:
-        r->follow = true;
-        return 0;
-    case O_ENV:
-        return add_env(st, arg);
-    case O_DIR:
-        set.dir = arg;
-        return 0;
-    case O_PORT:
-        return add_port(st, arg);
-    case O_TTY:
-        return vg_opt_choice(st, arg, ttys, &set.tty);
-    case O_NOINPUT:
-        set.no_input = true;
-        return 0;
-    case O_QUIET:
-        r->quiet = true;
-        return 0;
-    case O_NAME:
-        s->name = (char *)arg;
-        return 0;
-    case O_LABEL:
-        return add_label(st, arg);
-    case O_PRIORITY:
-        e = vg_opt_u64(st, arg, 0, 100, &n);
-        s->has_priority = true;
-        s->priority = (uint32_t)n;
-        return e;
-    case O_TIME:
-        s->has_time_limit_usec = true;
-        return vg_opt_duration(st, arg, &s->time_limit_usec);
-    case O_RETRIES:
-        e = vg_opt_u64(st, arg, 0, 1000, &n);
-        s->has_retries = true;
-        s->retries = (uint32_t)n;
-        return e;
-    default:
-        return 0;
-    }
 }
 
 /* ---- what the command would find here ---- */
@@ -405,9 +218,6 @@ static int fill(struct run *r, char **argv, int argc, struct vg_err *err) {
     take_signals(r);
     take_stdio(r);
     Vg__Pb__TaskSpec *s = &r->spec;
-    s->want = &want;
-    s->label = set.labels;
-    s->n_label = set.n_labels;
     s->has_interactive = s->has_detached = true;
     s->interactive = !r->batch && !r->detach;
     s->detached = r->batch || r->detach;
@@ -425,6 +235,7 @@ static int fill(struct run *r, char **argv, int argc, struct vg_err *err) {
     r->req.spec = s;
     r->req.has_wait_durable = true;
     r->req.wait_durable = s->detached;
+    r->req.has_dry_run = r->req.dry_run = set.dry_run;
     return 0;
 }
 
@@ -460,44 +271,66 @@ static void init(struct run *r, const char *program) {
     r->chan[0].fd = r->chan[1].fd = r->chan[0].ring_fd = r->chan[1].ring_fd = -1;
 }
 
+/* Options into `set`. 0, 1 help was shown, or -errno with err. *ret_index is the command's. */
+static int parse(struct run *r, int argc, char **argv, int *ret_index, struct vg_err *err) {
+    struct vg_opt_state st = {
+        .program = r->program, .argc = argc, .argv = argv, .index = 1, .stop_at_first = true};
+    const char *arg;
+    vg_spec_opts_init(&set, r->batch);
+    st.opts = vg_spec_table(r->batch, &st.n_opts);
+    for (int id; (id = vg_opt_next(&st, &arg)) != VG_OPT_END;) {
+        if (id == VG_OPT_HELP) {
+            usage(r->batch);
+            return 1;
+        }
+        if (id == VG_OPT_ERROR || vg_spec_opt(&set, &st, id, arg) < 0) {
+            *err = st.err;
+            return err->code;
+        }
+    }
+    if (st.index >= argc)
+        return vg_err_set(err, VG_INVALID, "no command given: try '%s hostname', or '%s --help'",
+                          r->program, r->program);
+    *ret_index = st.index;
+    return vg_spec_opts_check(&set, err);
+}
+
+static void take_options(struct run *r) {
+    r->spec = set.spec;
+    r->quiet = set.quiet;
+    r->follow = set.follow && !set.dry_run;
+    r->detach = r->batch || set.detach || set.dry_run;
+    r->dry_run = set.dry_run;
+    r->patient = r->batch || set.spec.retries > 0;
+}
+
 int vg_run_main(int argc, char **argv, bool batch) {
     struct run *r = &the_run;
     struct vg_err err = VG_ERR_INIT;
+    int command = 0;
     init(r, batch ? "vbatch" : "vrun");
     r->batch = batch;
-    struct vg_opt_state st = {.program = r->program,
-                              .opts = batch ? batch_opts : run_opts,
-                              .n_opts = batch ? VG_COUNT(batch_opts) : VG_COUNT(run_opts),
-                              .argc = argc,
-                              .argv = argv,
-                              .index = 1,
-                              .stop_at_first = true};
-    const char *arg;
-    for (int id; (id = vg_opt_next(&st, &arg)) != VG_OPT_END;) {
-        if (id == VG_OPT_HELP) {
-            usage(batch);
-            return 0;
-        }
-        if (id == VG_OPT_ERROR || take_option(r, &st, id, arg) < 0)
-            return fail(r, &st.err);
-    }
-    if (st.index >= argc) {
-        vg_err_set(&err, VG_INVALID, "no command given: try '%s hostname', or '%s --help'",
-                   r->program, r->program);
-        return fail(r, &err);
-    }
-    r->detach |= batch;
+    int e = parse(r, argc, argv, &command, &err);
+    if (e)
+        return e > 0 ? 0 : fail(r, &err);
+    take_options(r);
+    /* A channel shows one attempt of one task; where there may be more, the stored output does. */
+    bool group = r->follow && (vg_spec_members(&r->spec) > 1 || r->spec.retries);
     if (vg_endpoint_find(&r->ep, &err) < 0)
         return fail(r, &err);
     bool far = r->ep.kind == VG_ENDPOINT_TLS || r->ep.token[0];
-    if ((far || set.n_ports) && run_become_full(argv, &err) < 0)
+    if ((far || set.n_ports || group) && run_become_full(argv, &err) < 0)
         return fail(r, &err);
-    if (fill(r, argv + st.index, argc - st.index, &err) < 0 || run_connect(r, false, &err) < 0)
+    if (group)
+        r->follow = false;
+    if (fill(r, argv + command, argc - command, &err) < 0 || run_connect(r, false, &err) < 0)
         return fail(r, &err);
     if (set.n_ports && run_forward(&r->ep, r->task_id, set.ports, set.n_ports, &err) < 0)
         return fail(r, &err);
     int status = run_session(r);
-    if (r->detach && !r->follow && status == 0 && print_id(r) < 0)
+    if (status == 0 && group)
+        return run_follow_group(&r->ep, r->task_id, r->quiet);
+    if (r->detach && !r->follow && !r->dry_run && status == 0 && print_id(r) < 0)
         return 1;
     return status;
 }
@@ -506,8 +339,8 @@ int vg_attach_main(int argc, char **argv) {
     struct run *r = &the_run;
     struct vg_err err = VG_ERR_INIT;
     static const struct vg_opt opts[] = {
-        {"no-input", 'I', NULL, "look only; send nothing", O_NOINPUT},
-        {"quiet", 'q', NULL, "say nothing of our own", O_QUIET},
+        {"no-input", 'I', NULL, "look only; send nothing", 'I'},
+        {"quiet", 'q', NULL, "say nothing of our own", 'q'},
     };
     init(r, "virga");
     r->attach = true;
@@ -528,8 +361,10 @@ int vg_attach_main(int argc, char **argv) {
             vg_opt_help(stdout, opts, VG_COUNT(opts));
             return 0;
         }
-        if (id == VG_OPT_ERROR || take_option(r, &st, id, arg) < 0)
+        if (id == VG_OPT_ERROR)
             return fail(r, &st.err);
+        set.no_input |= id == 'I';
+        r->quiet |= id == 'q';
     }
     if (st.index + 1 != argc) {
         vg_err_set(&err, VG_INVALID, "name one task: see 'virga task list'");

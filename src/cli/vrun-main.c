@@ -35,6 +35,11 @@ int run_forward(const struct vg_endpoint *ep, uint64_t task_id, const char *cons
     return vg_err_set(err, VG_UNSUPPORTED, "this program forwards no ports");
 }
 
+int run_follow_group(const struct vg_endpoint *ep, uint64_t group, bool quiet) {
+    (void)ep, (void)group, (void)quiet;
+    return 125;
+}
+
 int main(int argc, char **argv) {
     struct vg_err err = VG_ERR_INIT;
     const char *name = argc > 0 ? strrchr(argv[0], '/') : NULL;

@@ -1,0 +1,456 @@
+/* Values of options, from text into the protocol's form. No state; any thread. */
+#include "cli/spec-values.h"
+
+#include "base/cleanup.h"
+#include "base/mem.h"
+#include "base/util.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+
+#define SHOWN 60 /* bytes of a wrong value that a sentence repeats */
+#define FILE_MAX (16u << 20)
+#define VALUE_MAX 4096
+#define EVERY_LEAST VG_USEC
+
+static int no_memory(struct vg_opt_state *st) {
+    return vg_opt_bad(st, "there is not enough memory for it");
+}
+
+/* Adds a copy of n bytes to a list of strings. */
+static int add_string(char ***list, size_t *count, const char *text, size_t n) {
+    char **grown = vg_realloc(*list, (*count + 1) * sizeof(**list));
+    if (!grown)
+        return -ENOMEM;
+    *list = grown;
+    grown[*count] = vg_strndup(text, n);
+    if (!grown[*count])
+        return -ENOMEM;
+    (*count)++;
+    return 0;
+}
+
+/* The next piece of a comma list; NULL at the end. *at moves on. */
+static const char *piece(const char **at, size_t *ret_len) {
+    const char *p = *at;
+    if (!p)
+        return NULL;
+    const char *comma = strchr(p, ',');
+    *ret_len = comma ? (size_t)(comma - p) : strlen(p);
+    *at = comma ? comma + 1 : NULL;
+    return p;
+}
+
+/* ------------------------------------------------------------------ what to run on */
+
+int vg_spec_pools(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s) {
+    size_t len, n = 0;
+    s->pool = NULL;
+    s->n_also_pool = 0;
+    for (const char *at = arg, *p; (p = piece(&at, &len)); n++) {
+        if (!len)
+            return vg_opt_bad(st,
+                              "'%.*s' has an empty name in it: write a100-1,h100 or one pool alone",
+                              SHOWN, arg);
+        if (n == VG_POOLS_MAX)
+            return vg_opt_bad(st, "at most %d pools can be named", VG_POOLS_MAX);
+        if (n == 0)
+            s->pool = vg_strndup(p, len);
+        else if (add_string(&s->also_pool, &s->n_also_pool, p, len) < 0)
+            return no_memory(st);
+    }
+    return s->pool ? 0 : no_memory(st);
+}
+
+int vg_spec_gpus(struct vg_opt_state *st, const char *arg, Vg__Pb__Resources *want) {
+    uint64_t milli;
+    if (vg_parse_milli(arg, &milli) < 0 || milli > 1024000 || (milli > 1000 && milli % 1000))
+        return vg_opt_bad(st,
+                          "'%.*s' is not a number of GPUs: give whole ones such as 2, or a share "
+                          "of one such as 0.25",
+                          SHOWN, arg);
+    bool share = milli % 1000 != 0;
+    want->has_gpus = want->has_gpu_milli = true;
+    want->gpus = share ? 0 : (uint32_t)(milli / 1000);
+    want->gpu_milli = share ? (uint32_t)milli : 0;
+    return 0;
+}
+
+int vg_spec_models(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s) {
+    char *text = vg_strdup(arg);
+    if (!text)
+        return no_memory(st);
+    for (char *p = text; *p; p++)
+        if (*p == ',')
+            *p = '|';
+    size_t n = strlen(text);
+    if (!n || text[0] == '|' || text[n - 1] == '|' || strstr(text, "||")) {
+        free(text);
+        return vg_opt_bad(st, "'%.*s' is not a list of GPU models such as A100|H100", SHOWN, arg);
+    }
+    s->gpu_model = text;
+    return 0;
+}
+
+/* ------------------------------------------------------------------ sweeps */
+
+static bool is_variable(const char *p, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (!(isalpha((unsigned char)p[i]) || p[i] == '_' || (i && isdigit((unsigned char)p[i]))))
+            return false;
+    return n > 0;
+}
+
+uint64_t vg_spec_members(const Vg__Pb__TaskSpec *s) {
+    uint64_t n = s->shards > 1 ? s->shards : 1;
+    for (size_t i = 0; i < s->n_sweep && n <= VG_MEMBERS_MAX; i++)
+        n *= s->sweep[i]->n_value;
+    return n;
+}
+
+static int add_value(struct vg_opt_state *st, Vg__Pb__Sweep *w, const char *p, size_t n) {
+    if (!n)
+        return vg_opt_bad(st, "'%s' has an empty value: write %s=a,b,c", w->name, w->name);
+    if (n > VALUE_MAX)
+        return vg_opt_bad(st, "a value of '%s' is longer than %d bytes: pass it by a file", w->name,
+                          VALUE_MAX);
+    if (w->n_value == VG_MEMBERS_MAX)
+        return vg_opt_bad(st, "'%s' has more than %d values: sweep over fewer at once", w->name,
+                          VG_MEMBERS_MAX);
+    return add_string(&w->value, &w->n_value, p, n) < 0 ? no_memory(st) : 0;
+}
+
+/* An integer at *at; true when there was one. */
+static bool integer(const char **at, int64_t *ret) {
+    char *end;
+    const char *p = *at;
+    if (!isdigit((unsigned char)p[*p == '-']))
+        return false;
+    errno = 0;
+    *ret = strtoll(p, &end, 10);
+    *at = end;
+    return !errno;
+}
+
+/* FROM..TO or FROM..TO..STEP: 1 it was one, 0 it was not, VG_OPT_ERROR. */
+static int range(struct vg_opt_state *st, Vg__Pb__Sweep *w, const char *text) {
+    const char *at = text;
+    int64_t from, to, step = 0;
+    if (!integer(&at, &from) || strncmp(at, "..", 2) != 0 || (at += 2, !integer(&at, &to)))
+        return 0;
+    if (*at && (strncmp(at, "..", 2) != 0 || (at += 2, !integer(&at, &step)) || *at || step <= 0))
+        return vg_opt_bad(st, "'%.*s' is not a range: write 1..10, or 1..10..2 for every second",
+                          SHOWN, text);
+    step = step ? step : 1;
+    uint64_t gap = from < to ? (uint64_t)to - (uint64_t)from : (uint64_t)from - (uint64_t)to;
+    if (gap / (uint64_t)step >= VG_MEMBERS_MAX)
+        return vg_opt_bad(st, "'%.*s' is more than %d values: sweep over fewer at once", SHOWN,
+                          text, VG_MEMBERS_MAX);
+    for (uint64_t i = 0; i <= gap / (uint64_t)step; i++) {
+        char value[32];
+        uint64_t off = i * (uint64_t)step;
+        int64_t v = (int64_t)(from < to ? (uint64_t)from + off : (uint64_t)from - off);
+        int n = snprintf(value, sizeof(value), "%" PRId64, v);
+        int r = add_value(st, w, value, (size_t)n);
+        if (r < 0)
+            return r;
+    }
+    return 1;
+}
+
+/* One value a line; empty lines do not count. */
+static int from_file(struct vg_opt_state *st, Vg__Pb__Sweep *w, const char *path) {
+    vg_auto_free char *data = NULL;
+    size_t n = 0;
+    int r = vg_read_file(path, FILE_MAX, &data, &n);
+    if (r < 0)
+        return vg_opt_bad(st, "cannot read '%.*s': %s", SHOWN, path, strerror(-r));
+    for (char *p = data; p < data + n;) {
+        char *end = memchr(p, '\n', (size_t)(data + n - p));
+        size_t len = end ? (size_t)(end - p) : (size_t)(data + n - p);
+        size_t next = len + (end != NULL);
+        if (len && p[len - 1] == '\r')
+            len--;
+        if (memchr(p, 0, len))
+            return vg_opt_bad(st, "'%.*s' is not text: a value must not contain a NUL byte", SHOWN,
+                              path);
+        if (len && add_value(st, w, p, len) < 0)
+            return VG_OPT_ERROR;
+        p += next;
+    }
+    if (!w->n_value)
+        return vg_opt_bad(st, "'%.*s' has no values: put one in each line", SHOWN, path);
+    return 0;
+}
+
+static int sweep_values(struct vg_opt_state *st, Vg__Pb__Sweep *w, const char *text) {
+    if (*text == '@')
+        return from_file(st, w, text + 1);
+    int r = range(st, w, text);
+    if (r)
+        return r < 0 ? r : 0;
+    size_t len;
+    for (const char *at = text, *p; r == 0 && (p = piece(&at, &len));)
+        r = add_value(st, w, p, len);
+    return r;
+}
+
+int vg_spec_sweep(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s) {
+    const char *eq = strchr(arg, '=');
+    size_t len = eq ? (size_t)(eq - arg) : 0;
+    if (!eq || !is_variable(arg, len))
+        return vg_opt_bad(st, "'%.*s' is not NAME=VALUE,VALUE,...: write for example lr=0.1,0.01",
+                          SHOWN, arg);
+    if (s->n_sweep == VG_SWEEPS_MAX)
+        return vg_opt_bad(st, "at most %d variables can be swept over", VG_SWEEPS_MAX);
+    for (size_t i = 0; i < s->n_sweep; i++)
+        if (strlen(s->sweep[i]->name) == len && memcmp(s->sweep[i]->name, arg, len) == 0)
+            return vg_opt_bad(st, "'%.*s' is swept over twice: give all its values at once",
+                              (int)VG_MIN(len, (size_t)SHOWN), arg);
+    Vg__Pb__Sweep **grown = vg_realloc(s->sweep, (s->n_sweep + 1) * sizeof(*grown));
+    Vg__Pb__Sweep *w = grown ? vg_alloc(sizeof(*w)) : NULL;
+    if (grown)
+        s->sweep = grown;
+    if (!w)
+        return no_memory(st);
+    *w = (Vg__Pb__Sweep)VG__PB__SWEEP__INIT;
+    w->name = vg_strndup(arg, len);
+    s->sweep[s->n_sweep++] = w;
+    int r = w->name ? sweep_values(st, w, eq + 1) : no_memory(st);
+    if (r == 0 && vg_spec_members(s) > VG_MEMBERS_MAX)
+        return vg_opt_bad(st, "the sweep has more than %d points: sweep over fewer values at once",
+                          VG_MEMBERS_MAX);
+    return r;
+}
+
+/* ------------------------------------------------------------------ dependencies, retries */
+
+int vg_spec_after(struct vg_opt_state *st, const char *arg, Vg__Pb__Dependency__When when,
+                  Vg__Pb__TaskSpec *s) {
+    size_t len;
+    for (const char *at = arg, *p; (p = piece(&at, &len));) {
+        if (!len)
+            return vg_opt_bad(st,
+                              "'%.*s' has an empty task in it: give ids or names, as in 3f2a,%s",
+                              SHOWN, arg, "prepare");
+        if (s->n_after == VG_AFTER_MAX)
+            return vg_opt_bad(st, "a task can wait for at most %d others: wait for a group instead",
+                              VG_AFTER_MAX);
+        Vg__Pb__Dependency **grown = vg_realloc(s->after, (s->n_after + 1) * sizeof(*grown));
+        Vg__Pb__Dependency *d = grown ? vg_alloc(sizeof(*d)) : NULL;
+        if (grown)
+            s->after = grown;
+        if (!d)
+            return no_memory(st);
+        *d = (Vg__Pb__Dependency)VG__PB__DEPENDENCY__INIT;
+        d->has_when = true;
+        d->when = when;
+        d->task = vg_strndup(p, len);
+        s->after[s->n_after++] = d;
+        if (!d->task)
+            return no_memory(st);
+    }
+    return 0;
+}
+
+/* "75" or "75-77" of n bytes. */
+static bool statuses(const char *p, size_t n, uint64_t *from, uint64_t *to) {
+    char text[16];
+    if (n == 0 || n >= sizeof(text))
+        return false;
+    memcpy(text, p, n);
+    text[n] = 0;
+    char *dash = strchr(text, '-');
+    if (dash)
+        *dash = 0;
+    if (vg_parse_u64(text, from) < 0 || vg_parse_u64(dash ? dash + 1 : text, to) < 0)
+        return false;
+    return *from >= 1 && *from <= *to && *to <= 255;
+}
+
+int vg_spec_retry_on(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s) {
+    bool chosen[256] = {false};
+    uint64_t from, to;
+    size_t len, n = 0;
+    for (size_t i = 0; i < s->n_retry_on; i++)
+        chosen[s->retry_on[i] & 255] = true;
+    for (const char *at = arg, *p; (p = piece(&at, &len));) {
+        if (!statuses(p, len, &from, &to))
+            return vg_opt_bad(st,
+                              "'%.*s' is not a list of exit statuses from 1 to 255: write 1,75-77",
+                              SHOWN, arg);
+        for (uint64_t i = from; i <= to; i++)
+            chosen[i] = true;
+    }
+    int32_t *list = vg_realloc(s->retry_on, sizeof(chosen) / sizeof(chosen[0]) * sizeof(*list));
+    if (!list)
+        return no_memory(st);
+    for (int32_t i = 1; i < 256; i++)
+        if (chosen[i])
+            list[n++] = i;
+    s->retry_on = list;
+    s->n_retry_on = n;
+    return 0;
+}
+
+int vg_spec_backoff(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s) {
+    const char *dots = strstr(arg, "..");
+    vg_auto_free char *first = vg_strndup(arg, dots ? (size_t)(dots - arg) : strlen(arg));
+    uint64_t from = 0, most = 0;
+    if (!first)
+        return no_memory(st);
+    if (vg_parse_duration(first, &from) < 0 || (dots && vg_parse_duration(dots + 2, &most) < 0))
+        return vg_opt_bad(
+            st, "'%.*s' is not a duration such as 10s, or 10s..10m to say the longest", SHOWN, arg);
+    if (dots && most < from)
+        return vg_opt_bad(st, "'%.*s' ends below its beginning: write the longest wait last", SHOWN,
+                          arg);
+    s->has_backoff_usec = true;
+    s->backoff_usec = from;
+    s->has_backoff_max_usec = dots != NULL;
+    s->backoff_max_usec = most;
+    return 0;
+}
+
+/* ------------------------------------------------------------------ times */
+
+/* Fills tm from one of the forms; 1 with a date, 0 a time of day alone, -1 neither. */
+static int clock_time(const char *arg, struct tm *tm) {
+    static const char *const forms[] = {
+        "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M",
+        "%Y-%m-%d",          "%H:%M:%S",          "%H:%M"};
+    for (unsigned i = 0; i < VG_COUNT(forms); i++) {
+        struct tm t = *tm;
+        t.tm_hour = t.tm_min = t.tm_sec = 0;
+        const char *end = strptime(arg, forms[i], &t);
+        if (!end || *end)
+            continue;
+        t.tm_isdst = -1;
+        *tm = t;
+        return forms[i][1] == 'Y';
+    }
+    return -1;
+}
+
+int vg_spec_begin(struct vg_opt_state *st, const char *arg, uint64_t now_usec, uint64_t *ret_usec) {
+    time_t now = (time_t)(now_usec / VG_USEC);
+    uint64_t wait;
+    struct tm tm;
+    if (arg[0] == '+' && vg_parse_duration(arg + 1, &wait) == 0) {
+        *ret_usec = now_usec + wait;
+        return 0;
+    }
+    int dated = localtime_r(&now, &tm) ? clock_time(arg, &tm) : -1;
+    int day = tm.tm_mday;
+    time_t t = dated >= 0 ? mktime(&tm) : (time_t)-1;
+    if (t == (time_t)-1 || (dated == 1 && tm.tm_mday != day))
+        return vg_opt_bad(st, "'%.*s' is not a time: write +30m, 22:00 or 2027-01-31 22:00", SHOWN,
+                          arg);
+    if (t <= now && dated == 0) { /* that hour has passed today */
+        tm.tm_mday++;
+        tm.tm_isdst = -1;
+        t = mktime(&tm);
+    }
+    if (t <= now)
+        return vg_opt_bad(st, "'%.*s' has passed: leave it out to begin at once", SHOWN, arg);
+    *ret_usec = (uint64_t)t * VG_USEC;
+    return 0;
+}
+
+int vg_spec_every(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s) {
+    uint64_t usec;
+    if (vg_opt_duration(st, arg, &usec) < 0)
+        return VG_OPT_ERROR;
+    if (usec < EVERY_LEAST)
+        return vg_opt_bad(st, "'%.*s' is too often: once a second is the most", SHOWN, arg);
+    s->schedule = vg_fmt("every %s", arg);
+    return s->schedule ? 0 : no_memory(st);
+}
+
+/* Only the shape is looked at here; the control plane knows the fields' bounds. */
+int vg_spec_cron(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s) {
+    int fields = 0;
+    for (const char *p = arg; *p;) {
+        size_t gap = strspn(p, " \t"), len = strcspn(p + gap, " \t");
+        fields += len > 0;
+        p += gap + len;
+    }
+    bool odd = arg[strspn(arg, "0123456789*,-/ \tabcdefghijklmnopqrstuvwxyz"
+                               "ABCDEFGHIJKLMNOPQRSTUVWXYZ")] != 0;
+    if (fields != 5 || odd)
+        return vg_opt_bad(st,
+                          "'%.*s' is not minute, hour, day, month and weekday: write '0 3 * * *' "
+                          "for every night at 3",
+                          SHOWN, arg);
+    s->schedule = (char *)arg;
+    return 0;
+}
+
+/* ------------------------------------------------------------------ the rest */
+
+int vg_spec_cost(struct vg_opt_state *st, const char *arg, uint64_t *ret_micro) {
+    size_t whole = strspn(arg, "0123456789"), part = 0;
+    uint64_t v = 0;
+    if (arg[whole] == '.')
+        part = strspn(arg + whole + 1, "0123456789");
+    size_t end = whole + (arg[whole] == '.' ? 1 + part : 0);
+    if (!(whole + part) || arg[end] || part > 6 || whole > 12)
+        return vg_opt_bad(st, "'%.*s' is not an amount such as 12.50", SHOWN, arg);
+    for (size_t i = 0; i < whole; i++)
+        v = v * 10 + (uint64_t)(arg[i] - '0');
+    for (size_t i = 0; i < 6; i++)
+        v = v * 10 + (i < part ? (uint64_t)(arg[whole + 1 + i] - '0') : 0);
+    if (!v)
+        return vg_opt_bad(st, "'%.*s' would let nothing run: give an amount above 0", SHOWN, arg);
+    *ret_micro = v;
+    return 0;
+}
+
+int vg_spec_key(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s) {
+    size_t n = strlen(arg);
+    bool odd = false;
+    for (size_t i = 0; i < n; i++)
+        odd |= (unsigned char)arg[i] <= ' ' || arg[i] == 127;
+    if (odd || n == 0 || n > VG_KEY_MAX)
+        return vg_opt_bad(st, "a key is 1 to %d bytes without spaces, such as nightly-2027-01-31",
+                          VG_KEY_MAX);
+    s->key = (char *)arg;
+    return 0;
+}
+
+int vg_signal_parse(const char *text, uint32_t *ret) {
+    static const struct {
+        const char *name;
+        int number;
+    } signals[] = {
+#define SIG(name) {#name, SIG##name}
+        SIG(HUP),  SIG(INT),  SIG(QUIT), SIG(KILL), SIG(USR1), SIG(USR2), SIG(ALRM),  SIG(TERM),
+        SIG(CONT), SIG(STOP), SIG(TSTP), SIG(TTIN), SIG(TTOU), SIG(ABRT), SIG(WINCH), SIG(PIPE),
+#undef SIG
+    };
+    uint64_t n;
+    if (vg_parse_u64(text, &n) == 0 && n > 0 && n < 65) {
+        *ret = (uint32_t)n;
+        return 0;
+    }
+    if (strncasecmp(text, "SIG", 3) == 0)
+        text += 3;
+    for (unsigned i = 0; i < VG_COUNT(signals); i++)
+        if (strcasecmp(text, signals[i].name) == 0) {
+            *ret = (uint32_t)signals[i].number;
+            return 0;
+        }
+    return -EINVAL;
+}
+
+int vg_spec_signal(struct vg_opt_state *st, const char *arg, uint32_t *ret) {
+    if (vg_signal_parse(arg, ret) < 0)
+        return vg_opt_bad(st, "'%.*s' is not a signal such as TERM, USR1 or 15", SHOWN, arg);
+    return 0;
+}

@@ -1,0 +1,43 @@
+#pragma once
+/* The values that vrun's and vbatch's options take, from text into the protocol's form. Each
+   answers 0, or VG_OPT_ERROR with a sentence in st->err that names the option, what was wrong and
+   what would be right. What they allocate lives until the process ends. */
+#include "cli/opt.h"
+#include "proto/virga.pb-c.h"
+
+#include <stdint.h>
+
+#define VG_MEMBERS_MAX 100000 /* of one group */
+#define VG_SWEEPS_MAX 16      /* variables of one sweep */
+#define VG_AFTER_MAX 256      /* dependencies of one task */
+#define VG_POOLS_MAX 16
+#define VG_KEY_MAX 128
+
+/* "a,b,c": the first is where it goes, the others will do, too. */
+int vg_spec_pools(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s);
+/* 2 whole ones, or 0.25 of one. */
+int vg_spec_gpus(struct vg_opt_state *st, const char *arg, Vg__Pb__Resources *want);
+/* "A100|H100" or "A100,H100". */
+int vg_spec_models(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s);
+/* name=a,b,c  name=1..10  name=1..10..2  name=@FILE (one value a line). */
+int vg_spec_sweep(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s);
+/* Comma-separated tasks. */
+int vg_spec_after(struct vg_opt_state *st, const char *arg, Vg__Pb__Dependency__When when,
+                  Vg__Pb__TaskSpec *s);
+/* 1,75-77 */
+int vg_spec_retry_on(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s);
+/* 10s or 10s..10m */
+int vg_spec_backoff(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s);
+/* +30m, 22:00, 2027-01-31 22:00; local time. `now_usec` is the wall clock. */
+int vg_spec_begin(struct vg_opt_state *st, const char *arg, uint64_t now_usec, uint64_t *ret_usec);
+/* 12.50 in millionths. */
+int vg_spec_cost(struct vg_opt_state *st, const char *arg, uint64_t *ret_micro);
+int vg_spec_every(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s);
+int vg_spec_cron(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s);
+int vg_spec_key(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s);
+int vg_spec_signal(struct vg_opt_state *st, const char *arg, uint32_t *ret);
+
+/* TERM, SIGTERM or 15; -EINVAL. */
+int vg_signal_parse(const char *text, uint32_t *ret);
+/* How many tasks the request makes: shards or the product of the sweep; 1 for a single one. */
+uint64_t vg_spec_members(const Vg__Pb__TaskSpec *s);
