@@ -2,7 +2,7 @@
    calls below, so nothing happens between them.
 
    What holds: `conn` is NULL before the connect and after on_close; `why` is set once it closed;
-   at most one call is under way. */
+   at most one vg_call() is under way, or several requests whose answers vg_client_turn() sees. */
 #include "cli/client.h"
 
 #include "base/cleanup.h"
@@ -33,6 +33,13 @@ struct call {
     bool done;
 };
 
+struct turn {
+    vg_answer_fn *each;
+    void *user;
+    struct vg_err *err;
+    int result;
+};
+
 struct vg_client {
     uv_loop_t loop;
     uv_timer_t timer;
@@ -40,6 +47,7 @@ struct vg_client {
     struct vg_tls *tls;   /* owned; NULL on unix sockets */
     struct vg_conn *conn; /* owned by itself: gone after on_close */
     struct call *call;    /* borrowed from the caller's frame */
+    struct turn *turn;    /* likewise */
     uint32_t next_req;
     bool ready, closed, expired;
     struct vg_err why;
@@ -85,7 +93,7 @@ static void on_ready(struct vg_conn *conn, void *user) {
     ((struct vg_client *)user)->ready = true;
 }
 
-static int said_error(const Vg__Pb__Error *e, struct vg_err *err) {
+int vg_client_said(const Vg__Pb__Error *e, struct vg_err *err) {
     enum vg_reason reason = vg_reason_from_wire(e->reason);
     return vg_err_set(err, reason, "%s", e->text && *e->text ? e->text : vg_reason_name(reason));
 }
@@ -95,13 +103,18 @@ static void on_msg(struct vg_conn *conn, void *user, const Vg__Pb__Envelope *env
     struct vg_client *c = user;
     struct call *call = c->call;
     (void)conn, (void)fds, (void)n_fds;
+    if (c->turn) {
+        if (!c->turn->result && env->body_case != VG__PB__ENVELOPE__BODY_HELLO_OK)
+            c->turn->result = c->turn->each(env, c->turn->user, c->turn->err);
+        return;
+    }
     bool error = env->body_case == VG__PB__ENVELOPE__BODY_ERROR && env->error;
     bool mine = call && env->req == call->req;
     /* A greeting that was refused, or a complaint about the connection, ends any call. */
     if (!call || (!mine && !(error && (env->req == HELLO_REQ || env->req == 0))))
         return;
     if (error) {
-        finish(c, said_error(env->error, call->err));
+        finish(c, vg_client_said(env->error, call->err));
         return;
     }
     int r = call->answer ? call->answer(env, call->user, call->err) : 0;
@@ -274,6 +287,30 @@ int vg_call(struct vg_client *c, Vg__Pb__Envelope *req, uint64_t timeout_usec, v
         uv_run(&c->loop, UV_RUN_ONCE);
     arm(c, 0);
     return call.result;
+}
+
+int vg_client_send(struct vg_client *c, Vg__Pb__Envelope *req, uint32_t *ret_req,
+                   struct vg_err *err) {
+    req->has_req = true;
+    req->req = c->next_req++;
+    if (!c->conn || vg_conn_send(c->conn, req, NULL, 0) < 0)
+        return vg_err_set(err, VG_LOST, "the control plane went away: try again in a moment");
+    *ret_req = req->req;
+    return 0;
+}
+
+int vg_client_turn(struct vg_client *c, uint64_t timeout_usec, vg_answer_fn *each, void *user,
+                   struct vg_err *err) {
+    struct turn t = {.each = each, .user = user, .err = err};
+    c->turn = &t;
+    arm(c, timeout_usec);
+    while (!t.result && !c->closed && !c->expired)
+        uv_run(&c->loop, UV_RUN_ONCE);
+    arm(c, 0);
+    c->turn = NULL;
+    if (t.result || !c->closed)
+        return t.result;
+    return vg_err_set(err, VG_LOST, "the control plane went away: try again in a moment");
 }
 
 int vg_call_once(Vg__Pb__Envelope *req, vg_answer_fn *answer, void *user, struct vg_err *err) {

@@ -27,6 +27,17 @@ typedef int vg_answer_fn(const Vg__Pb__Envelope *env, void *user, struct vg_err 
 int vg_call(struct vg_client *c, Vg__Pb__Envelope *req, uint64_t timeout_usec, vg_answer_fn *answer,
             void *user, struct vg_err *err);
 
+/* Several requests at once: sends one and tells its number, which its answers carry. */
+int vg_client_send(struct vg_client *c, Vg__Pb__Envelope *req, uint32_t *ret_req,
+                   struct vg_err *err);
+/* Hands every answer to every request, Error too, to `each` until that returns something other than
+   0, which is returned; a negative value must have set err. 0: timeout_usec passed (0: for ever).
+   -ECONNRESET (VG_LOST) when the connection broke. */
+int vg_client_turn(struct vg_client *c, uint64_t timeout_usec, vg_answer_fn *each, void *user,
+                   struct vg_err *err);
+/* An Error answer as err; returns its -errno. */
+int vg_client_said(const Vg__Pb__Error *e, struct vg_err *err);
+
 /* Opens, calls, closes. */
 int vg_call_once(Vg__Pb__Envelope *req, vg_answer_fn *answer, void *user, struct vg_err *err);
 /* The same for calls that wait for something: no limit, and a connection that breaks is made again

@@ -9,7 +9,7 @@
      run-tty.c      the local terminal
      run-bridge.c   the same two descriptors for a cloud that is far away (TLS, its own thread)
      run-forward.c  -p: local ports
-     run-group.c    vbatch -f of a group
+     follow.h       vbatch -f of a group or of what may be tried again
 
    What always holds:
    R1  Output records are written once, in order: every one below `out_offset` was written.
@@ -127,6 +127,6 @@ int run_become_full(char **argv, struct vg_err *err);
 int run_forward(const struct vg_endpoint *ep, uint64_t task_id, const char *const *specs, size_t n,
                 struct vg_err *err);
 
-/* run-group.c: shows the output of a group's members, each line with its member in front, and their
-   progress. Returns the group's exit status. */
-int run_follow_group(const struct vg_endpoint *ep, uint64_t group, bool quiet);
+/* run-full.c or vrun-main.c: shows the stored output of a task or group from its beginning, also
+   over several attempts, until its end. Returns its exit status. */
+int run_follow_stored(const struct run *r);

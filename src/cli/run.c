@@ -315,21 +315,21 @@ int vg_run_main(int argc, char **argv, bool batch) {
         return e > 0 ? 0 : fail(r, &err);
     take_options(r);
     /* A channel shows one attempt of one task; where there may be more, the stored output does. */
-    bool group = r->follow && (vg_spec_members(&r->spec) > 1 || r->spec.retries);
+    bool stored = r->follow && (vg_spec_members(&r->spec) > 1 || r->spec.retries);
     if (vg_endpoint_find(&r->ep, &err) < 0)
         return fail(r, &err);
     bool far = r->ep.kind == VG_ENDPOINT_TLS || r->ep.token[0];
-    if ((far || set.n_ports || group) && run_become_full(argv, &err) < 0)
+    if ((far || set.n_ports || stored) && run_become_full(argv, &err) < 0)
         return fail(r, &err);
-    if (group)
+    if (stored)
         r->follow = false;
     if (fill(r, argv + command, argc - command, &err) < 0 || run_connect(r, false, &err) < 0)
         return fail(r, &err);
     if (set.n_ports && run_forward(&r->ep, r->task_id, set.ports, set.n_ports, &err) < 0)
         return fail(r, &err);
     int status = run_session(r);
-    if (status == 0 && group)
-        return run_follow_group(&r->ep, r->task_id, r->quiet);
+    if (status == 0 && stored)
+        return run_follow_stored(r);
     if (r->detach && !r->follow && !r->dry_run && status == 0 && print_id(r) < 0)
         return 1;
     return status;
