@@ -10,6 +10,7 @@
 #include "base/util.h"
 #include "cli/run-int.h"
 #include "net/conn.h"
+#include "net/duct.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -25,7 +26,7 @@ struct waiting {
     struct vg_list link;
     uint8_t *packed; /* owned */
     size_t len;
-    int chan; /* owned, or -1 */
+    struct vg_duct *chan; /* owned, or NULL */
 };
 
 struct bridge {
@@ -54,14 +55,14 @@ static void say_error(struct bridge *b, const struct vg_err *why) {
 }
 
 /* Sends a request on, its channel becoming a stream. */
-static void pass_on(struct bridge *b, const uint8_t *packed, size_t len, int chan) {
+static void pass_on(struct bridge *b, const uint8_t *packed, size_t len, struct vg_duct *chan) {
     Vg__Pb__Envelope *env = vg__pb__envelope__unpack(NULL, len, packed);
     struct vg_stream *s = NULL;
     if (!env) {
-        vg_close(&chan);
+        vg_duct_close(chan);
         return;
     }
-    if (chan >= 0) {
+    if (chan) {
         s = vg_stream_new(b->far, 0, NULL, NULL);
         uint32_t id = s ? vg_stream_id(s) : 0;
         if (env->body_case == VG__PB__ENVELOPE__BODY_RUN) {
@@ -78,9 +79,9 @@ static void pass_on(struct bridge *b, const uint8_t *packed, size_t len, int cha
     if (env->body_case != VG__PB__ENVELOPE__BODY_HELLO)
         vg_conn_send(b->far, env, NULL, 0);
     if (s)
-        vg_pump_fd(&b->loop, chan, s, NULL, NULL);
+        vg_pump_duct(&b->loop, chan, s, NULL, NULL);
     else
-        vg_close(&chan);
+        vg_duct_close(chan);
     vg__pb__envelope__free_unpacked(env, NULL);
 }
 
@@ -93,7 +94,8 @@ static void near_msg(struct vg_conn *c, void *user, const Vg__Pb__Envelope *env,
         return;
     w->len = vg__pb__envelope__get_packed_size(env);
     w->packed = malloc(w->len ? w->len : 1);
-    w->chan = n > 0 ? vg_take_fd(fds[0]) : -1;
+    if (n == VG_DUCT_FDS && vg_duct_open(fds, &w->chan) < 0)
+        vg_warn("a request's channel cannot be opened");
     if (w->packed)
         vg__pb__envelope__pack(env, w->packed);
     if (b->far_ready && w->packed) {
@@ -143,11 +145,16 @@ static void far_up(struct vg_conn *c, void *user) {
 
 static void direct_up(struct vg_conn *c, void *user) {
     struct bridge *b = user;
-    int pair[2];
+    int far[VG_DUCT_FDS];
+    struct vg_duct *near;
     char id[VG_ID_LEN + 1];
-    struct vg_stream *s = vg_stream_new(c, 0, NULL, NULL);
-    if (!s || !b->near || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
+    struct vg_stream *s = b->near ? vg_stream_new(c, 0, NULL, NULL) : NULL;
+    if (!s)
         return;
+    if (vg_duct_new(&near, far) < 0) {
+        vg_stream_free(s, VG_INTERNAL);
+        return;
+    }
     send_hello(c, b->direct_ticket);
     Vg__Pb__Envelope env = VG__PB__ENVELOPE__INIT;
     Vg__Pb__AttachReq req = VG__PB__ATTACH_REQ__INIT;
@@ -160,9 +167,9 @@ static void direct_up(struct vg_conn *c, void *user) {
     env.body_case = VG__PB__ENVELOPE__BODY_ATTACH;
     env.attach = &req;
     vg_conn_send(c, &env, NULL, 0);
-    vg_pump_fd(&b->loop, pair[0], s, NULL, NULL);
+    vg_pump_duct(&b->loop, near, s, NULL, NULL);
     /* vrun takes the new channel when it is welcomed there; until then the relayed one serves. */
-    vg_conn_send(b->near, &env, &pair[1], 1);
+    vg_conn_send(b->near, &env, far, VG_DUCT_FDS);
 }
 
 static void direct_msg(struct vg_conn *c, void *user, const Vg__Pb__Envelope *env, int *fds,
@@ -248,9 +255,20 @@ static void dialled(int fd, const struct vg_err *err, void *user) {
         vg_conn_close(b->near);
 }
 
+static void drop_waiting(struct bridge *b) {
+    vg_list_for_each_safe (it, &b->waiting) {
+        struct waiting *w = vg_list_entry(it, struct waiting, link);
+        vg_list_remove(it);
+        vg_duct_close(w->chan);
+        free(w->packed);
+        free(w);
+    }
+}
+
 static void *bridge_main(void *arg) {
     struct bridge *b = arg;
     uv_run(&b->loop, UV_RUN_DEFAULT);
+    drop_waiting(b);
     vg_tls_unref(b->tls);
     uv_loop_close(&b->loop);
     free(b);

@@ -24,8 +24,12 @@
 #include <stdint.h>
 #include <termios.h>
 
+struct vg_duct;
+
 struct run_chan {
-    int fd;      /* -1: none */
+    int fd; /* -1: none */
+    struct vg_duct
+        *duct;   /* to the bridge: bytes go through memory, fd only wakes; NULL: a socket */
     int ring_fd; /* came with the last bytes; -1: none */
     bool welcomed;
     bool shut;   /* nothing more can be sent */
@@ -94,7 +98,8 @@ int run_send_msg(int fd, const Vg__Pb__Envelope *env, const int *fds, size_t n_f
 
 /* run-io.c */
 int run_session(struct run *r); /* until the end; returns the exit status */
-void run_chan_open(struct run *r, struct run_chan *c, int fd);
+/* A socket, or (fd ignored) a duct; takes them. */
+void run_chan_open(struct run *r, struct run_chan *c, int fd, struct vg_duct *duct);
 void run_chan_close(struct run_chan *c);
 void run_linked(struct run *r);   /* the cloud answered: patience begins anew */
 void run_requeued(struct run *r); /* the task will have another attempt */

@@ -3,6 +3,7 @@
 #include "base/cleanup.h"
 #include "base/util.h"
 #include "cli/run-int.h"
+#include "net/duct.h"
 #include "net/tio.h"
 
 #include <errno.h>
@@ -83,23 +84,60 @@ static void put_close_output(struct run_chan *c, int fd) {
     put_frame(c, VG_TIO_CLOSE_OUTPUT, which, sizeof(which));
 }
 
-void run_chan_open(struct run *r, struct run_chan *c, int fd) {
+void run_chan_open(struct run *r, struct run_chan *c, int fd, struct vg_duct *duct) {
     uint8_t hello[12];
-    *c = (struct run_chan){.fd = fd, .ring_fd = -1, .in_sent = r->in_acked};
-    vg_set_nonblock(fd, true);
+    *c = (struct run_chan){.fd = fd, .duct = duct, .ring_fd = -1, .in_sent = r->in_acked};
+    if (duct)
+        c->fd = vg_duct_fd(duct);
+    else
+        vg_set_nonblock(fd, true);
     vg_put64(hello, r->out_offset);
     vg_put32(hello + 8, VG_HELLO_INPUT | VG_HELLO_TAKE);
     put_frame(c, VG_TIO_HELLO, hello, sizeof(hello));
 }
 
 void run_chan_close(struct run_chan *c) {
-    vg_close(&c->fd);
+    if (c->duct)
+        vg_duct_close(c->duct);
+    else
+        vg_close(&c->fd);
     vg_buf_done(&c->in);
     vg_buf_done(&c->out);
     vg_close(&c->ring_fd);
     if (c->ring)
         munmap((void *)c->ring, c->ring_size);
     *c = (struct run_chan){.fd = -1, .ring_fd = -1};
+}
+
+/* As sendmsg() without waiting. */
+static ssize_t chan_send(struct run_chan *c, struct iovec *v, size_t n) {
+    struct msghdr m = {.msg_iov = v, .msg_iovlen = n};
+    if (!c->duct)
+        return sendmsg(c->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+    ssize_t done = vg_duct_write(c->duct, v, (int)n);
+    if (done > 0)
+        return done;
+    errno = done ? (int)-done : EAGAIN;
+    return -1;
+}
+
+/* What has come and was not handled yet. */
+static size_t chan_have(struct run_chan *c, const uint8_t **p) {
+    if (!c->duct) {
+        *p = vg_buf_data(&c->in);
+        return vg_buf_len(&c->in);
+    }
+    ssize_t n = vg_duct_peek(c->duct, p);
+    if (n < 0)
+        c->broken = true;
+    return n < 0 ? 0 : (size_t)n;
+}
+
+static void chan_consume(struct run_chan *c, size_t n) {
+    if (c->duct)
+        vg_duct_consume(c->duct, n);
+    else
+        vg_buf_consume(&c->in, n);
 }
 
 /* The next INPUT frame, or end of input, when the window and the channel allow. */
@@ -129,8 +167,7 @@ static ssize_t input_write(struct run *r, struct run_chan *c) {
         {c->head + sizeof(c->head) - c->head_left, c->head_left},
         {vg_buf_data(&r->in) + (c->in_sent - r->in_acked), c->frame_left},
     };
-    struct msghdr m = {.msg_iov = v, .msg_iovlen = 2};
-    ssize_t n = sendmsg(c->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+    ssize_t n = chan_send(c, v, 2);
     if (n <= 0)
         return n;
     size_t h = VG_MIN((size_t)n, c->head_left);
@@ -147,7 +184,7 @@ static bool chan_flush(struct run *r, struct run_chan *c) {
         if (c->head_left || c->frame_left) {
             n = input_write(r, c);
         } else if (vg_buf_len(&c->out)) {
-            n = send(c->fd, vg_buf_data(&c->out), vg_buf_len(&c->out), MSG_NOSIGNAL | MSG_DONTWAIT);
+            n = chan_send(c, &(struct iovec){vg_buf_data(&c->out), vg_buf_len(&c->out)}, 1);
             if (n > 0)
                 vg_buf_consume(&c->out, (size_t)n);
         } else if (input_begin(r, c) || vg_buf_len(&c->out)) {
@@ -470,15 +507,16 @@ static bool small_frame(struct run *r, struct run_chan *c, unsigned kind, const 
 }
 
 static void chan_parse(struct run *r, struct run_chan *c) {
-    while (!r->exited && !c->broken && vg_buf_len(&c->in) >= VG_TIO_HEADER) {
-        const uint8_t *p = vg_buf_data(&c->in);
+    const uint8_t *p;
+    size_t have;
+    while (!r->exited && !c->broken && (have = chan_have(c, &p)) >= VG_TIO_HEADER) {
         size_t len = vg_get32(p);
         unsigned kind = vg_get32(p + 4);
         if (len > VG_TIO_MAX + 64) {
             c->broken = true;
             return;
         }
-        if (vg_buf_len(&c->in) < VG_TIO_HEADER + len)
+        if (have < VG_TIO_HEADER + len)
             return;
         if ((kind == VG_TIO_OUTPUT && len >= 8) || kind == VG_TIO_OUTPUT_AT) {
             if (on_output(r, c, kind, p + VG_TIO_HEADER, len) == 0)
@@ -486,11 +524,17 @@ static void chan_parse(struct run *r, struct run_chan *c) {
         } else if (small_frame(r, c, kind, p + VG_TIO_HEADER, len)) {
             c = &r->chan[0];
         }
-        vg_buf_consume(&c->in, VG_TIO_HEADER + len);
+        chan_consume(c, VG_TIO_HEADER + len);
     }
 }
 
 static void chan_ready(struct run *r, struct run_chan *c) {
+    if (c->duct) {
+        const uint8_t *rest;
+        chan_parse(r, c);
+        c->eof = c->duct && vg_duct_ended(c->duct, chan_have(c, &rest));
+        return;
+    }
     uint8_t *p = vg_buf_reserve(&c->in, c->welcomed ? CHAN_READ : 4096);
     if (!p)
         return;
@@ -710,6 +754,18 @@ static int wait_msec(const struct run *r, bool linking) {
     return r->retry_at > now ? (int)((r->retry_at - now) / 1000 + 1) : 0;
 }
 
+/* Waits for a channel; true: there is something to do at once. */
+static bool chan_wait(struct run *r, struct run_chan *c, struct polls *ps, int *ret_at) {
+    const uint8_t *rest;
+    bool full = chan_flush(r, c), blocked = r->out_full[1] || r->out_full[2];
+    if (c->fd < 0 || c->broken || c->eof)
+        return false;
+    size_t have = chan_have(c, &rest);
+    short in = blocked && have > CHAN_IN_MAX ? 0 : POLLIN;
+    *ret_at = add(ps, c->fd, (short)((full && !c->duct ? POLLOUT : 0) | in));
+    return c->duct && vg_duct_arm(c->duct, have, full);
+}
+
 /* One turn. Returns -errno with err when the cloud refused. */
 static int turn(struct run *r, int sigs, struct vg_err *err) {
     struct polls ps = {.n = 0};
@@ -718,22 +774,17 @@ static int turn(struct run *r, int sigs, struct vg_err *err) {
     int i_sig = add(&ps, sigs, POLLIN);
     if (r->ctl >= 0)
         i_ctl = add(&ps, r->ctl, POLLIN);
-    for (int i = 0; i < 2; i++) {
-        struct run_chan *c = &r->chan[i];
-        bool full = chan_flush(r, c);
-        bool blocked = r->out_full[1] || r->out_full[2];
-        if (c->fd >= 0 && !c->broken && !c->eof)
-            i_chan[i] = add(&ps, c->fd,
-                            (short)((full ? POLLOUT : 0) |
-                                    (blocked && vg_buf_len(&c->in) > CHAN_IN_MAX ? 0 : POLLIN)));
-    }
+    bool at_once[2];
+    for (int i = 0; i < 2; i++)
+        at_once[i] = chan_wait(r, &r->chan[i], &ps, &i_chan[i]);
     if (r->read_stdin && !r->stdin_eof && r->chan[0].welcomed &&
         vg_buf_len(&r->in) < VG_TIO_WINDOW && (!r->tty || r->raw))
         i_in = add(&ps, STDIN_FILENO, POLLIN);
     for (int fd = 1; fd <= 2; fd++)
         if (r->out_full[fd])
             i_out[fd] = add(&ps, fd, POLLOUT);
-    if (poll(ps.p, ps.n, wait_msec(r, linking)) < 0 && errno != EINTR)
+    if (poll(ps.p, ps.n, at_once[0] || at_once[1] ? 0 : wait_msec(r, linking)) < 0 &&
+        errno != EINTR)
         return vg_err_sys(err, errno, "cannot wait for events");
 
     struct signalfd_siginfo si;
@@ -748,9 +799,11 @@ static int turn(struct run *r, int sigs, struct vg_err *err) {
         if (ready(&ps, i_out[fd]))
             r->out_full[fd] = false;
     for (int i = 0; i < 2; i++) {
-        if (i_chan[i] >= 0 && ps.p[i_chan[i]].revents & (POLLIN | POLLHUP | POLLERR))
+        const uint8_t *rest;
+        short came = i_chan[i] >= 0 ? ps.p[i_chan[i]].revents : 0;
+        if (at_once[i] || came & (POLLIN | POLLHUP | POLLERR))
             chan_ready(r, &r->chan[i]);
-        else if (r->chan[i].fd >= 0 && vg_buf_len(&r->chan[i].in))
+        else if (r->chan[i].fd >= 0 && chan_have(&r->chan[i], &rest))
             chan_parse(r, &r->chan[i]);
     }
     if (ready(&ps, i_in))
@@ -776,22 +829,30 @@ static int die_alike(struct run *r) {
     return r->status;
 }
 
+/* The bridge has its own thread: when our end is shut and it has passed everything on, it ends. */
+static void wait_for_bridge(struct vg_duct *d) {
+    vg_duct_shut(d);
+    for (;;) {
+        struct pollfd pf = {.fd = vg_duct_fd(d), .events = POLLIN};
+        const uint8_t *p;
+        ssize_t n = vg_duct_peek(d, &p);
+        if (n > 0)
+            vg_duct_consume(d, (size_t)n);
+        if (n < 0 || vg_duct_ended(d, 0) || (!vg_duct_arm(d, 0, false) && poll(&pf, 1, 500) <= 0))
+            return;
+    }
+}
+
 /* The last acknowledgement must leave before we do; a peer that reads nothing is not waited for. */
 static void say_goodbye(struct run *r) {
     struct run_chan *c = &r->chan[0];
     for (int i = 0; i < 10 && chan_flush(r, c); i++) {
-        struct pollfd pf = {.fd = c->fd, .events = POLLOUT};
-        poll(&pf, 1, 100);
+        struct pollfd pf = {.fd = c->fd, .events = c->duct ? POLLIN : POLLOUT};
+        if (!c->duct || !vg_duct_arm(c->duct, 0, true))
+            poll(&pf, 1, 100);
     }
-    if (!r->bridged || c->fd < 0)
-        return;
-    /* The bridge has its own thread: when our end is shut and it has passed everything on, it ends.
-     */
-    shutdown(c->fd, SHUT_WR);
-    struct pollfd pf = {.fd = c->fd, .events = POLLIN};
-    uint8_t sink[4096];
-    while (poll(&pf, 1, 500) > 0 && recv(c->fd, sink, sizeof(sink), MSG_DONTWAIT) > 0)
-        ;
+    if (c->duct)
+        wait_for_bridge(c->duct);
 }
 
 int run_session(struct run *r) {

@@ -3,6 +3,7 @@
 #include "base/cleanup.h"
 #include "base/util.h"
 #include "cli/run-int.h"
+#include "net/duct.h"
 #include "net/wire.h"
 
 #include <errno.h>
@@ -63,16 +64,17 @@ static int send_hello(struct run *r) {
     return run_send_msg(r->ctl, &env, NULL, 0);
 }
 
-static int send_request(struct run *r, int theirs, bool again) {
+/* `theirs`: a socket, or what a duct is opened from. */
+static int send_request(struct run *r, const int theirs[static VG_DUCT_FDS], bool again) {
     Vg__Pb__Envelope env = VG__PB__ENVELOPE__INIT;
     Vg__Pb__AttachReq attach = VG__PB__ATTACH_REQ__INIT;
-    int fds[3];
+    int fds[VG_DUCT_FDS + 2];
     size_t n = 0;
-    uint32_t mask = 0;
-    if (theirs >= 0) {
-        fds[n++] = theirs;
-        mask |= 1;
+    while (n < VG_DUCT_FDS && theirs[n] >= 0) {
+        fds[n] = theirs[n];
+        n++;
     }
+    uint32_t mask = n ? 1 : 0;
     if (r->cwd_fd >= 0 && !r->bridged && !r->attach) {
         fds[n++] = r->cwd_fd;
         mask |= 2;
@@ -100,8 +102,22 @@ static int send_request(struct run *r, int theirs, bool again) {
     return run_send_msg(r->ctl, &env, fds, n);
 }
 
+/* What the task's bytes go over: a socket that the keeper gets, or memory up to the bridge. */
+static int make_channel(struct run *r, int *ours, struct vg_duct **duct,
+                        int theirs[static VG_DUCT_FDS]) {
+    int pair[2];
+    if (r->bridged)
+        return vg_duct_new(duct, theirs);
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
+        return -errno;
+    *ours = pair[0];
+    theirs[0] = pair[1];
+    return 0;
+}
+
 int run_connect(struct run *r, bool again, struct vg_err *err) {
-    int pair[2] = {-1, -1};
+    int ours = -1, theirs[VG_DUCT_FDS] = {-1, -1, -1};
+    struct vg_duct *duct = NULL;
     vg_close(&r->ctl);
     vg_buf_clear(&r->ctl_in);
     r->ctl = open_ctl(r, err);
@@ -111,26 +127,29 @@ int run_connect(struct run *r, bool again, struct vg_err *err) {
         return e;
     }
     bool wants_channel = !r->detach || r->follow;
-    if (wants_channel && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
-        return vg_err_sys(err, errno, "cannot make a socket pair");
-    int e = send_hello(r);
+    int e = wants_channel ? make_channel(r, &ours, &duct, theirs) : 0;
+    if (e < 0)
+        return vg_err_sys(err, e, "cannot make a channel");
+    e = send_hello(r);
     if (e >= 0)
-        e = send_request(r, pair[1], again);
-    vg_close(&pair[1]);
-    if (e == -E2BIG) {
-        vg_close(&pair[0]);
+        e = send_request(r, theirs, again);
+    for (size_t i = 0; i < VG_COUNT(theirs); i++)
+        vg_close(&theirs[i]);
+    if (e < 0) {
+        vg_close(&ours);
+        vg_duct_close(duct);
+    }
+    if (e == -E2BIG)
         return vg_err_set(err, VG_TOO_BIG, "arguments and environment are larger than %u MiB",
                           VG_WIRE_MSG_MAX >> 20);
-    }
     if (e < 0) { /* it went away between connect and send: like a break, the caller tries again */
-        vg_close(&pair[0]);
         vg_close(&r->ctl);
         return vg_endpoint_refused(&r->ep, e, err);
     }
     if (wants_channel) {
         struct run_chan *c = r->chan[0].fd < 0 ? &r->chan[0] : &r->chan[1];
         run_chan_close(c);
-        run_chan_open(r, c, pair[0]);
+        run_chan_open(r, c, ours, duct);
     }
     return 0;
 }
@@ -184,9 +203,9 @@ static int on_event(struct run *r, const Vg__Pb__RunEvent *ev, struct vg_err *er
 
 /* A better channel came from the bridge: straight to the node. */
 static void on_direct(struct run *r, int *fds, size_t n_fds) {
-    if (n_fds < 1 || r->chan[1].fd >= 0)
-        return;
-    run_chan_open(r, &r->chan[1], vg_take_fd(fds[0]));
+    struct vg_duct *duct;
+    if (n_fds == VG_DUCT_FDS && r->chan[1].fd < 0 && vg_duct_open(fds, &duct) == 0)
+        run_chan_open(r, &r->chan[1], -1, duct);
 }
 
 static int on_message(struct run *r, const uint8_t *p, size_t n, int *fds, size_t n_fds,

@@ -85,8 +85,11 @@ void vg_stream_free(struct vg_stream *s, enum vg_reason reason);
    closed and done(user) is called once (may be NULL), from the loop. They take what they are
    given, on failure too (then done is not called). Each direction holds at most one credit of
    bytes. vg_pump_fd takes sockets only (-ENOTSOCK). */
+struct vg_duct;
 int vg_pump_streams(struct vg_stream *a, struct vg_stream *b, void (*done)(void *), void *user);
 int vg_pump_fd(uv_loop_t *loop, int fd, struct vg_stream *s, void (*done)(void *), void *user);
+int vg_pump_duct(uv_loop_t *loop, struct vg_duct *d, struct vg_stream *s, void (*done)(void *),
+                 void *user);
 /* A stream must be created with ops NULL to be pumped; the pump sets its own. Bytes that came in
    between are kept. */
 

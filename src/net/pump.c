@@ -1,4 +1,4 @@
-/* Pumps: they join two carriers, a stream with a stream or a stream with a socket. Loop thread.
+/* Pumps: they join two carriers, a stream with a stream, a socket or a duct. Loop thread.
 
    Always:
    1. Credit of a stream is returned when its bytes have been passed on, so what waits in a pump is
@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "net/conn-internal.h"
+#include "net/duct.h"
 
 #include <string.h>
 #include <sys/socket.h>
@@ -25,8 +26,9 @@ struct side {
 
 struct pump {
     struct side side[2];
-    uv_poll_t poll; /* of the socket */
-    int fd;         /* owned; -1: two streams. The socket is side[0] */
+    uv_poll_t poll;       /* of the socket or duct */
+    int fd;               /* owned; -1: two streams. The socket or duct is side[0] */
+    struct vg_duct *duct; /* owned, and the owner of fd; NULL: a socket */
     int events;
     void (*done)(void *user);
     void *user;
@@ -52,7 +54,10 @@ static void finish(struct pump *p, enum vg_reason reason) {
     void *user = p->user;
     if (p->fd >= 0) {
         uv_close((uv_handle_t *)&p->poll, on_closed);
-        vg_close(&p->fd);
+        if (p->duct)
+            vg_duct_close(vg_take_ptr(p->duct));
+        else
+            vg_close(&p->fd);
     } else {
         free(p);
     }
@@ -76,6 +81,8 @@ static ssize_t side_write(struct side *s, const uint8_t *data, size_t n) {
     ssize_t r = vg_fault("net.send");
     if (r < 0)
         return r;
+    if (s->pump->duct)
+        return vg_duct_write(s->pump->duct, &(struct iovec){(void *)data, n}, 1);
     do
         r = send(s->pump->fd, data, n, MSG_NOSIGNAL | MSG_DONTWAIT);
     while (r < 0 && errno == EINTR);
@@ -88,6 +95,8 @@ static void side_end(struct side *s) {
     s->end_passed = true;
     if (s->stream)
         vg_stream_end(s->stream);
+    else if (s->pump->duct)
+        vg_duct_shut(s->pump->duct);
     else
         (void)shutdown(s->pump->fd, SHUT_WR);
 }
@@ -133,11 +142,28 @@ static int push(struct side *from, const uint8_t *data, size_t n) {
 
 static void on_poll(uv_poll_t *handle, int status, int events);
 
+/* A duct is always polled. What is there already is looked at in the next turn of the loop, after
+   others had theirs. */
+static int watch_duct(struct pump *p, bool reads) {
+    const uint8_t *at;
+    ssize_t have = vg_duct_peek(p->duct, &at);
+    if (have < 0)
+        return (int)have;
+    if (vg_duct_arm(p->duct, reads ? 0 : (size_t)have, vg_buf_len(&p->side[0].out) > 0))
+        vg_duct_nudge(p->duct);
+    if (p->events)
+        return 0;
+    p->events = UV_READABLE;
+    return uv_poll_start(&p->poll, UV_READABLE, on_poll);
+}
+
 static int watch(struct pump *p) {
     struct side *sock = &p->side[0], *stream = &p->side[1];
     if (p->fd < 0)
         return 0;
     bool reads = !sock->source_ended && vg_stream_room(stream->stream) > 0;
+    if (p->duct)
+        return watch_duct(p, reads);
     int events = (reads ? UV_READABLE : 0) | (vg_buf_len(&sock->out) ? UV_WRITABLE : 0);
     if (events == p->events)
         return 0;
@@ -180,9 +206,36 @@ static int socket_read(struct pump *p) {
     return 0;
 }
 
+static int duct_read(struct pump *p) {
+    const uint8_t *at;
+    ssize_t have = vg_duct_peek(p->duct, &at);
+    if (have < 0)
+        return (int)have;
+    size_t n = VG_MIN((size_t)have, vg_stream_room(p->side[1].stream));
+    int r = n ? vg_stream_send(p->side[1].stream, at, n) : 0;
+    if (r < 0)
+        return r;
+    vg_duct_consume(p->duct, n);
+    if (!vg_duct_ended(p->duct, 0))
+        return 0;
+    p->side[0].source_ended = true;
+    return drain(&p->side[1]);
+}
+
+static void on_duct(struct pump *p) {
+    int r = drain(&p->side[0]);
+    if (r == 0 && !p->side[0].source_ended)
+        r = duct_read(p);
+    settle(p, r);
+}
+
 static void on_poll(uv_poll_t *handle, int status, int events) {
     struct pump *p = handle->data;
     int r = status < 0 ? status : 0;
+    if (r == 0 && p->duct) {
+        on_duct(p);
+        return;
+    }
     if (r == 0 && (events & UV_WRITABLE))
         r = drain(&p->side[0]);
     if (r == 0 && (events & UV_READABLE) && !p->side[0].source_ended)
@@ -271,6 +324,30 @@ int vg_pump_fd(uv_loop_t *loop, int fd_in, struct vg_stream *s, void (*done)(voi
     }
     p->poll.data = p;
     p->fd = vg_take_fd(fd);
+    p->side[1].stream = s;
+    struct pump *made = vg_take_ptr(p);
+    r = watch(made);
+    if (r < 0) {
+        made->done = NULL;
+        finish(made, VG_LOST);
+    }
+    return r;
+}
+
+int vg_pump_duct(uv_loop_t *loop, struct vg_duct *d, struct vg_stream *s, void (*done)(void *),
+                 void *user) {
+    vg_auto_free struct pump *p = pump_new(done, user);
+    int r = p ? vg_stream_set_ops(s, &pump_ops, &p->side[1]) : -ENOMEM;
+    if (r == 0)
+        r = uv_poll_init(loop, &p->poll, vg_duct_fd(d));
+    if (r < 0) {
+        vg_stream_free(s, VG_LOST);
+        vg_duct_close(d);
+        return r;
+    }
+    p->poll.data = p;
+    p->fd = vg_duct_fd(d);
+    p->duct = d;
     p->side[1].stream = s;
     struct pump *made = vg_take_ptr(p);
     r = watch(made);

@@ -88,7 +88,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     r.stdin_eof = data[0] & 2;
     if (data[0] & 4 && vg_buf_append(&r.in, "input that waits for its turn", 29) < 0)
         abort();
-    run_chan_open(&r, &r.chan[0], pair[0]);
+    run_chan_open(&r, &r.chan[0], pair[0], NULL);
     say(pair[1], data + 1, size - 1, data[0] & 8);
     if (size > TALK_MAX)
         vg_close(&pair[1]);

@@ -31,7 +31,7 @@ int run_ctl_ready(struct run *r, struct vg_err *err) {
     if (vg_recv_fds(r->ctl, &c, 1, &fd, &n, 0) <= 0)
         vg_close(&r->ctl);
     else if (n == 1)
-        run_chan_open(r, &r->chan[r->chan[0].fd < 0 ? 0 : 1], fd);
+        run_chan_open(r, &r->chan[r->chan[0].fd < 0 ? 0 : 1], fd, NULL);
     return 0;
 }
 
