@@ -95,7 +95,7 @@ static uint64_t key_of(const struct etask *t, enum level level) {
         break;
     case LEVEL_SIZE:
         k ^= ((uint64_t)t->fit->res.gpus << 32) ^ ((uint64_t)t->fit->res.gpu_milli << 8);
-        k = tree_mix(k) ^ ((uint64_t)(t->gang ? t->gang->size : 1) << 16);
+        k = tree_mix(k);
         /* fallthrough */
     case LEVEL_TENANT:
         k = tree_mix(tree_mix(k) ^ t->tenant->id);

@@ -158,12 +158,18 @@ uint64_t vg_profile_tick(struct vg_eng *e) {
 
 /* ------------------------------------------------------------------ what is free when */
 
-bool vg_reservation_own(const struct vg_eng *e, const struct reservation *r,
-                        const struct shape *who) {
-    if (!who)
-        return false;
+static bool own(const struct vg_eng *e, const struct reservation *r, const struct shape *who) {
     return r->shape == who || (r->task && r->task->shape == who) ||
            (r->grant && who->grant && vg_window_granted(e, r->grant, who->grant));
+}
+
+bool vg_hold_blocks(const struct vg_eng *e, const struct hold *h, const struct shape *who) {
+    const struct shape *s = h->of->shape;
+    if (!who)
+        return true;
+    if (own(e, h->of, who))
+        return false;
+    return !s || !vg_shape_head(e, s) || !vg_shape_head(e, who) || vg_shape_before(s, who);
 }
 
 static void take_out_ended(const struct enode *n, uint64_t at, struct enode *copy) {
@@ -174,13 +180,14 @@ static void take_out_ended(const struct enode *n, uint64_t at, struct enode *cop
     }
 }
 
-void vg_room_at(const struct vg_eng *e, const struct enode *n, uint64_t at, struct enode *copy,
-                struct egpu *gpu) {
+void vg_room_at(const struct vg_eng *e, const struct enode *n, uint64_t at, const struct shape *who,
+                bool own_too, struct enode *copy, struct egpu *gpu) {
     vg_node_imagine(n, copy, gpu);
     take_out_ended(n, VG_MAX(at, e->now), copy);
     vg_list_for_each (i, &n->holds) {
         const struct hold *h = vg_list_entry(i, struct hold, on_node);
-        if (h->of->from <= at && h->of->until > at)
+        if (h->of->from <= at && h->of->until > at &&
+            ((own_too && h->of->shape == who) || vg_hold_blocks(e, h, who)))
             vg_node_imagine_with(copy, h->fit, h->gpus);
     }
 }
@@ -191,7 +198,7 @@ static void look(const struct vg_eng *e, struct hold *h) {
     struct enode copy;
     if (h->valid)
         return;
-    vg_room_at(e, h->node, VG_MAX(h->of->from, e->now), &copy, gpu);
+    vg_room_at(e, h->node, VG_MAX(h->of->from, e->now), NULL, false, &copy, gpu);
     h->spare_cpu = copy.cpu_free;
     h->spare_mem = copy.mem_free;
     h->spare_gpus = 0;
@@ -200,25 +207,38 @@ static void look(const struct vg_eng *e, struct hold *h) {
     h->valid = true;
 }
 
-/* A share may still fit beside others on a card that is not wholly spare. */
-static bool share_fits(const struct vg_eng *e, const struct hold *h, const struct fit *f,
-                       uint64_t card) {
-    struct egpu gpu[VG_NODE_GPUS_MAX];
-    struct enode copy;
-    vg_room_at(e, h->node, VG_MAX(h->of->from, e->now), &copy, gpu);
-    for (uint32_t i = 0; i < copy.n_gpus; i++)
-        gpu[i].bad = gpu[i].bad || !(card >> gpu[i].index & 1);
-    copy.usable = true;
-    return vg_fit_now(f, &copy);
-}
-
-static bool leaves(const struct vg_eng *e, struct hold *h, const struct fit *f, uint64_t gpus) {
+static bool leaves_all(const struct vg_eng *e, struct hold *h, const struct fit *f, uint64_t gpus) {
     look(e, h);
     if ((f->res.cpu_milli && h->spare_cpu < (int64_t)f->res.cpu_milli) ||
         (f->res.mem_bytes && (h->spare_mem < 0 || (uint64_t)h->spare_mem < f->res.mem_bytes)))
         return false;
-    uint64_t crowded = gpus & ~h->spare_gpus;
-    return !crowded || (!f->res.gpus && share_fits(e, h, f, crowded));
+    return !(gpus & ~h->spare_gpus);
+}
+
+/* There is room for it on those cards, beside what stands in its way when the hold begins. */
+static bool leaves_those_before(const struct vg_eng *e, const struct hold *h, const struct fit *f,
+                                uint64_t gpus, const struct shape *who) {
+    struct egpu gpu[VG_NODE_GPUS_MAX];
+    struct enode copy;
+    vg_room_at(e, h->node, VG_MAX(h->of->from, e->now), who, false, &copy, gpu);
+    for (uint32_t i = 0; i < copy.n_gpus; i++) {
+        bool wanted = gpus >> gpu[i].index & 1;
+        if (!wanted && !gpu[i].bad && gpu[i].tasks == 0)
+            copy.whole_free--;
+        gpu[i].bad = gpu[i].bad || !wanted;
+    }
+    copy.usable = true;
+    return vg_fit_now(f, &copy);
+}
+
+/* Tasks are being stopped on this node for somebody of this shape: nobody's promise matters. */
+static bool kept_for(const struct enode *n, const struct shape *who) {
+    vg_list_for_each (i, &n->holds) {
+        const struct hold *h = vg_list_entry(i, struct hold, on_node);
+        if (who && h->of->task && h->of->task->shape == who)
+            return true;
+    }
+    return false;
 }
 
 bool vg_profile_allows(const struct vg_eng *e, const struct fit *f, const struct enode *n,
@@ -229,10 +249,12 @@ bool vg_profile_allows(const struct vg_eng *e, const struct fit *f, const struct
         *code = VG_ENG_WINDOW;
         return false;
     }
+    if (kept_for(n, who))
+        return true;
     vg_list_for_each (i, &n->holds) {
         struct hold *h = vg_list_entry(i, struct hold, on_node);
-        if (h->of->from < until && h->of->until > e->now && !vg_reservation_own(e, h->of, who) &&
-            !leaves(e, h, f, gpus)) {
+        if (h->of->from < until && h->of->until > e->now && !leaves_all(e, h, f, gpus) &&
+            vg_hold_blocks(e, h, who) && !leaves_those_before(e, h, f, gpus, who)) {
             *code = h->of->grant ? VG_ENG_WINDOW : VG_ENG_KEPT;
             return false;
         }

@@ -64,11 +64,13 @@ struct ask { /* what is searched for */
     uint64_t before;         /* later than this is of no interest */
 };
 
-/* profile.c: the state of a node at a time. `copy` with its `gpu` is the caller's. */
-void vg_room_at(const struct vg_eng *e, const struct enode *n, uint64_t at, struct enode *copy,
-                struct egpu *gpu);
-bool vg_reservation_own(const struct vg_eng *e, const struct reservation *r,
-                        const struct shape *who);
+/* profile.c: whether the hold stands in the way of that shape: it is not its own, and not of one
+   that comes after it. `who` may be NULL: then everything does. */
+bool vg_hold_blocks(const struct vg_eng *e, const struct hold *h, const struct shape *who);
+/* The state of a node at a time, with everything that is promised by then (`who` NULL), or only
+   what stands in the way of `who`, and its own if asked. `copy` with its `gpu` is the caller's. */
+void vg_room_at(const struct vg_eng *e, const struct enode *n, uint64_t at, const struct shape *who,
+                bool own_too, struct enode *copy, struct egpu *gpu);
 
 /* search.c: the earliest `members` openings, written to `ret` in order of time. How many were
    found: all or 0. */

@@ -9,7 +9,8 @@
 #include "base/util.h"
 #include "sched/profile.h"
 
-#define GAIN_PART 8  /* a promise moves when the wait becomes shorter by more than this part of it \
+#define GAIN_PART                                                                                  \
+    8                /* a promise moves when the wait becomes shorter by more than this part of it \
                       */
 #define LOOKS_MAX 64 /* (promise, freed node) pairs looked at in one tick */
 
@@ -176,7 +177,7 @@ static bool feasible(const struct vg_eng *e, const struct hold *h) {
     struct enode copy;
     if (!h->node->usable)
         return false;
-    vg_room_at(e, h->node, VG_MAX(h->of->from, e->now), &copy, gpu);
+    vg_room_at(e, h->node, VG_MAX(h->of->from, e->now), h->of->shape, true, &copy, gpu);
     if ((h->fit->res.cpu_milli && copy.cpu_free < 0) ||
         (h->fit->res.mem_bytes && copy.mem_free < 0))
         return false;
@@ -285,7 +286,7 @@ int vg_profile_keep(struct vg_eng *e, struct etask *t, struct enode *n, uint64_t
     if (fresh && !(r = vg_reservation_new()))
         return -ENOMEM;
     r->task = t;
-    r->until = after(e->now, VG_MAX(t->expect_usec, 60 * VG_USEC));
+    r->until = after(e->now, vg_run_class_max(vg_run_class(t->expect_usec)));
     if (vg_reservation_hold(r, n, t->fit, gpus) < 0) {
         if (fresh)
             vg_reservation_free(r);

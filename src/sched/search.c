@@ -54,7 +54,7 @@ static void go_to(struct walk *w, uint64_t at) {
 
 static bool in_the_way(const struct walk *w, const struct hold *h) {
     return h->of->until > w->at && h->of->from < after(w->at, w->ask->run_usec) &&
-           !vg_reservation_own(w->e, h->of, w->ask->who);
+           vg_hold_blocks(w->e, h, w->ask->who);
 }
 
 /* Whether there is room from now to the end, beside what is promised meanwhile. */

@@ -33,7 +33,7 @@ static void seats_done(struct seats *s) {
 
 static bool promised(const struct vg_eng *e, const struct enode *n, const struct shape *who) {
     vg_list_for_each (i, &n->holds)
-        if (!vg_reservation_own(e, vg_list_entry(i, struct hold, on_node)->of, who))
+        if (vg_hold_blocks(e, vg_list_entry(i, struct hold, on_node), who))
             return true;
     return false;
 }

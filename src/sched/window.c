@@ -113,7 +113,7 @@ static uint64_t free_cards(const struct vg_eng *e, const struct enode *n, uint64
     struct egpu gpu[VG_NODE_GPUS_MAX];
     struct enode copy;
     uint64_t set = 0;
-    vg_room_at(e, n, at, &copy, gpu);
+    vg_room_at(e, n, at, NULL, false, &copy, gpu);
     for (uint32_t i = 0; i < copy.n_gpus; i++)
         set |= (uint64_t)(!gpu[i].bad && gpu[i].tasks == 0) << gpu[i].index;
     vg_list_for_each (i, &n->holds) {
@@ -238,7 +238,7 @@ static void regrant(struct vg_eng *e, uint64_t tenant) {
         return;
     vg_map_for_each (s, &e->tasks) {
         struct etask *t = s->value;
-        if (t->place == TASK_WAITS && t->shape && vg_window_granted(e, tenant, t->tenant->id) &&
+        if (t->lane && t->shape && vg_window_granted(e, tenant, t->tenant->id) &&
             t->shape->grant != vg_window_grant(e, t->tenant))
             (void)vg_shape_move(e, t);
     }
