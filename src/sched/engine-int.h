@@ -22,6 +22,7 @@
 
 struct egpu {
     int32_t free_milli; /* of 1000; below 0 only through adopted tasks */
+    int32_t room;       /* for shares, 0 .. 1000: the scarcer of milli and memory; bad: 0 */
     uint32_t index, island, numa;
     uint64_t mem;
     int64_t free_mem;
@@ -35,7 +36,9 @@ struct enode {
     char *name, *model, *rack; /* owned; "" when none */
     char **label;              /* owned */
     size_t n_labels;
-    uint32_t rack_no; /* equal racks have equal numbers; 0: unknown */
+    uint32_t rack_no, model_no; /* equal ones have equal numbers; 0: unknown */
+    uint32_t class_no;          /* nclass.c */
+    bool linked;                /* some of its cards reach each other by NVLink */
     struct vg_res total;
     int64_t cpu_free, mem_free;  /* below 0 only through adopted tasks */
     struct egpu *gpu;            /* owned, by index ascending */
@@ -77,7 +80,13 @@ struct fit {
     char *model; /* owned; "" any */
     char **label;
     size_t n_labels;
-    struct fit *same;        /* another of the same hash */
+    struct fit *same; /* another of the same hash */
+    uint8_t *rank;    /* owned; by enode.class_no: 0 unknown, 255 does not belong, else
+                         1 + which of its pools */
+    uint32_t n_rank;
+    const struct enode *could[2]; /* vg_fit_could, by `usable`, */
+    uint64_t could_layout[2];     /* found at this fit_world.layout */
+    uint32_t mix_at;              /* where the mix counts it */
     struct fit_index *index; /* owned by fit.c: eligible nodes, ordered by score, kept up lazily */
     struct vg_list shapes;   /* shape.on_fit */
     struct vg_list link;     /* in vg_eng.fits */
@@ -250,7 +259,8 @@ uint64_t vg_fit_gpus(const struct vg_eng *e, const struct fit *f, const struct e
    WINDOW, NO_NODES, TOO_BIG). The pools are tried in order of preference. `env`: cache hint. */
 int vg_fit_find(struct vg_eng *e, struct fit *f, const struct shape *who, uint64_t until,
                 uint64_t env, struct spot *ret, enum vg_eng_code *code);
-/* All `n` members in one pool, close together, or none; does not take them. -ENOMEM. */
+/* All `n` members in one pool, close together, or none; does not take them. Without memory to look:
+   0 and what is known (BUSY). */
 int vg_fit_find_gang(struct vg_eng *e, struct fit *f, const struct shape *who, uint32_t n,
                      uint64_t until, uint64_t env, struct spot *ret, enum vg_eng_code *code);
 /* A task was asked for: it is part of the mix that score.c measures stranded capacity by. */

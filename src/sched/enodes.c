@@ -5,47 +5,11 @@
 
 #include <string.h>
 
-struct rack {
-    uint32_t no;
-    char name[];
-};
-
-/* --- labels --- */
-
-void vg_labels_free(char **l, size_t n) {
-    for (size_t i = 0; l && i < n; i++)
-        free(l[i]);
-    free(l);
-}
-
-char **vg_labels_dup(char *const *l, size_t n) {
-    char **d = vg_alloc((n + 1) * sizeof *d);
-    for (size_t i = 0; d && i < n; i++)
-        if (!(d[i] = vg_strdup(l[i]))) {
-            vg_labels_free(d, n);
-            return NULL;
-        }
-    return d;
-}
-
-static bool has_label(const char *want, char *const *have, size_t n_have) {
-    for (size_t i = 0; i < n_have; i++)
-        if (strcmp(want, have[i]) == 0)
-            return true;
-    return false;
-}
-
-bool vg_labels_within(char *const *want, size_t n_want, char *const *have, size_t n_have) {
-    for (size_t i = 0; i < n_want; i++)
-        if (!has_label(want[i], have, n_have))
-            return false;
-    return true;
-}
-
 /* --- changes --- */
 
 static void changed(struct vg_eng *e, struct enode *n, bool more) {
     n->changed = ++e->change;
+    vg_index_log(e, n);
     vg_shapes_node_changed(e, n, more);
 }
 
@@ -74,6 +38,7 @@ static void join_pools(struct vg_eng *e, struct enode *n) {
         if (p && vg_labels_within(p->label, p->n_labels, n->label, n->n_labels))
             n->pools[i / 64] |= 1ULL << (i % 64);
     }
+    vg_nclass_set(e, n);
 }
 
 /* --- pools --- */
@@ -139,10 +104,13 @@ int vg_eng_remove_pool(struct vg_eng *e, uint64_t pool) {
         return 0;
     if (p->refs)
         return -EBUSY;
+    vg_fits_forget_pool(e, p);
     vg_map_del_u64(&e->pools, pool);
     for (size_t i = 0; i < e->n_nodes; i++)
-        if (e->node[i])
+        if (e->node[i]) {
             e->node[i]->pools[p->at / 64] &= ~(1ULL << (p->at % 64));
+            vg_nclass_set(e, e->node[i]);
+        }
     e->pool[p->at] = NULL;
     e->n_pools--;
     free_pool(p);
@@ -150,33 +118,6 @@ int vg_eng_remove_pool(struct vg_eng *e, uint64_t pool) {
 }
 
 /* --- what is held --- */
-
-static struct egpu *gpu_at(struct enode *n, uint32_t index) {
-    if (index < n->n_gpus && n->gpu[index].index == index)
-        return &n->gpu[index];
-    for (uint32_t i = 0; i < n->n_gpus; i++)
-        if (n->gpu[i].index == index)
-            return &n->gpu[i];
-    return NULL;
-}
-
-void vg_node_hold(struct enode *n, const struct fit *f, uint64_t gpus, int sign) {
-    int32_t milli = f->res.gpus ? 1000 : (int32_t)f->res.gpu_milli;
-    n->cpu_free -= sign * (int64_t)f->res.cpu_milli;
-    n->mem_free -= sign * (int64_t)f->res.mem_bytes;
-    n->n_tasks += (uint32_t)sign;
-    for (; gpus && milli; gpus &= gpus - 1) {
-        struct egpu *g = gpu_at(n, (uint32_t)__builtin_ctzll(gpus));
-        if (!g)
-            continue;
-        uint32_t was = g->tasks;
-        g->free_milli -= sign * milli;
-        g->free_mem -= sign * (int64_t)vg_fit_card_mem(f, g->mem);
-        g->tasks += (uint32_t)sign;
-        if (!g->bad && (was == 0 || g->tasks == 0))
-            n->whole_free += was == 0 ? UINT32_MAX : 1;
-    }
-}
 
 void vg_node_take(struct vg_eng *e, struct enode *n, struct etask *t, uint64_t gpus) {
     vg_node_hold(n, t->fit, gpus, 1);
@@ -267,7 +208,7 @@ struct enode *vg_node_get(struct vg_eng *e, uint64_t id) {
     if (n)
         return n;
     drop_ghosts(e);
-    if (find_slot(e, &at) < 0 || !(n = vg_alloc(sizeof *n)))
+    if (find_slot(e, &at) < 0 || vg_index_log_room(e, e->n_nodes) < 0 || !(n = vg_alloc(sizeof *n)))
         return NULL;
     *n = (struct enode){.id = id, .at = at, .ghost = true};
     vg_list_init(&n->tasks);
@@ -288,27 +229,6 @@ struct enode *vg_node_get(struct vg_eng *e, uint64_t id) {
     return e->node[at] = n;
 }
 
-/* Equal names get equal numbers; 0 for none, and when there is no memory for it. */
-static uint32_t rack_number(struct fit_world *w, const char *name) {
-    if (!name || !*name)
-        return 0;
-    struct rack *r = vg_map_get(&w->racks, name);
-    if (r)
-        return r->no;
-    size_t len = strlen(name);
-    r = vg_alloc(sizeof *r + len + 1);
-    if (!r)
-        return 0;
-    memcpy(r->name, name, len + 1);
-    r->no = w->n_racks + 1;
-    if (vg_map_put(&w->racks, r->name, r) < 0) {
-        free(r);
-        return 0;
-    }
-    w->n_racks++;
-    return r->no;
-}
-
 static int cmp_gpu(const void *a, const void *b) {
     uint32_t x = ((const struct egpu *)a)->index, y = ((const struct egpu *)b)->index;
     return x < y ? -1 : x > y;
@@ -318,6 +238,7 @@ static struct egpu *make_gpus(const struct vg_eng_gpu *in, size_t n) {
     struct egpu *g = vg_alloc((n + 1) * sizeof *g);
     for (size_t i = 0; g && i < n; i++)
         g[i] = (struct egpu){.free_milli = 1000,
+                             .room = in[i].bad ? 0 : 1000,
                              .index = in[i].index,
                              .island = in[i].island,
                              .numa = in[i].numa,
@@ -334,8 +255,11 @@ static void recount(struct enode *n) {
     n->cpu_free = n->total.cpu_milli;
     n->mem_free = (int64_t)n->total.mem_bytes;
     n->n_tasks = n->whole_free = 0;
-    for (uint32_t i = 0; i < n->n_gpus; i++)
+    n->linked = false;
+    for (uint32_t i = 0; i < n->n_gpus; i++) {
         n->whole_free += !n->gpu[i].bad;
+        n->linked |= n->gpu[i].island != 0;
+    }
     vg_list_for_each (i, &n->tasks) {
         const struct etask *t = vg_list_entry(i, struct etask, on_node);
         vg_node_hold(n, t->fit, t->gpus, 1);
@@ -369,7 +293,8 @@ int vg_eng_set_node(struct vg_eng *e, const struct vg_eng_node *in) {
     n->gpu = vg_take_ptr(gpu);
     n->label = label;
     n->n_labels = in->n_labels;
-    n->rack_no = rack_number(e->place, n->rack);
+    n->rack_no = vg_names_number(&e->place->racks, n->rack);
+    n->model_no = vg_names_number(&e->place->models, n->model);
     n->total = in->total;
     n->total.gpus = n->n_gpus = (uint32_t)n_gpus;
     n->usable = in->usable;
@@ -391,7 +316,7 @@ static void make_ghost(struct vg_eng *e, struct enode *n) {
     vg_list_push_back(&e->place->ghosts, &n->ghosts);
     n->n_gpus = n->whole_free = 0;
     n->total = (struct vg_res){0};
-    memset(n->pools, 0, sizeof n->pools);
+    join_pools(e, n);
     recount(n);
     vg_map_done(&n->cached);
     changed(e, n, false);
@@ -429,7 +354,11 @@ int vg_place_init(struct vg_eng *e) {
     if (!e->place)
         return -ENOMEM;
     vg_list_init(&e->place->ghosts);
-    return 0;
+    vg_list_init(&e->place->idle);
+    vg_list_init(&e->place->indexes);
+    e->place->layout = 1;
+    e->place->mix = vg_mix_new();
+    return e->place->mix ? 0 : -ENOMEM;
 }
 
 void vg_place_done(struct vg_eng *e) {
@@ -443,8 +372,11 @@ void vg_place_done(struct vg_eng *e) {
     for (uint32_t i = 0; i < VG_COUNT(e->pool); i++)
         free_pool(e->pool[i]);
     vg_map_done(&e->pools);
-    vg_map_for_each (s, &e->place->racks)
-        free(s->value);
-    vg_map_done(&e->place->racks);
+    vg_names_done(&e->place->racks);
+    vg_names_done(&e->place->models);
+    vg_names_done(&e->place->classes);
+    vg_mix_free(e->place->mix);
+    free(e->place->log);
+    free(e->place->aside);
     free(vg_take_ptr(e->place));
 }

@@ -1,9 +1,12 @@
-/* Fits: what one member needs of a node, and the search for the best node that has it. Pure. */
+/* Fits: what one member needs of a node. Equal requests are one fit; one that nobody refers to any
+   more is kept for a while with its index, since the like often comes again. Pure. */
 #include "base/cleanup.h"
 #include "base/mem.h"
 #include "sched/place.h"
 
 #include <string.h>
+
+#define IDLE_MAX 128 /* fits without references that are kept */
 
 /* --- equal requests are one fit --- */
 
@@ -70,6 +73,7 @@ static void count_pools(struct vg_eng *e, const struct fit *f, uint32_t sign) {
 }
 
 static void free_fit(struct fit *f) {
+    free(f->rank);
     free(f->model);
     vg_labels_free(f->label, f->n_labels);
     free(f);
@@ -89,8 +93,6 @@ static struct fit *new_fit(struct vg_eng *e, const struct fit *key) {
         free_fit(f);
         return NULL;
     }
-    count_pools(e, f, 1);
-    vg_list_push_back(&e->fits, &f->link);
     return f;
 }
 
@@ -105,9 +107,15 @@ struct fit *vg_fit_get(struct vg_eng *e, const struct vg_eng_req *r) {
     struct fit *f = vg_map_get_u64(&e->place->fits, key.hash);
     while (f && !equal(f, &key))
         f = f->same;
+    bool idle = f;
     if (!f && !(f = new_fit(e, &key)))
         return NULL;
-    f->refs++;
+    if (f->refs++ == 0) {
+        e->place->n_idle -= idle;
+        vg_list_remove(&f->link);
+        vg_list_push_back(&e->fits, &f->link);
+        count_pools(e, f, 1);
+    }
     return f;
 }
 
@@ -125,18 +133,45 @@ static void unlink_fit(struct vg_eng *e, struct fit *f) {
     vg_list_remove(&f->link);
 }
 
-void vg_fit_put(struct vg_eng *e, struct fit *f) {
-    if (!f || --f->refs)
-        return;
+static void drop(struct vg_eng *e, struct fit *f) {
     unlink_fit(e, f);
-    count_pools(e, f, UINT32_MAX);
+    vg_index_free(e, f->index);
     free_fit(f);
 }
 
+void vg_fit_put(struct vg_eng *e, struct fit *f) {
+    if (!f || --f->refs)
+        return;
+    count_pools(e, f, UINT32_MAX);
+    vg_list_remove(&f->link);
+    vg_list_push_back(&e->place->idle, &f->link);
+    if (e->place->n_idle++ >= IDLE_MAX) {
+        e->place->n_idle--;
+        drop(e, vg_list_entry(e->place->idle.next, struct fit, link));
+    }
+}
+
+void vg_fits_forget_pool(struct vg_eng *e, const struct epool *p) {
+    vg_list_for_each_safe (i, &e->place->idle) {
+        struct fit *f = vg_list_entry(i, struct fit, link);
+        bool names = false;
+        for (uint32_t k = 0; k < f->n_pools; k++)
+            names |= f->pool[k] == p->at;
+        if (names) {
+            e->place->n_idle--;
+            drop(e, f);
+        }
+    }
+}
+
+static void drop_all(struct vg_eng *e, struct vg_list *l) {
+    vg_list_for_each_safe (i, l)
+        drop(e, vg_list_entry(i, struct fit, link));
+}
+
 void vg_fits_done(struct vg_eng *e) {
-    vg_list_for_each_safe (i, &e->fits)
-        free_fit(vg_list_entry(i, struct fit, link));
-    vg_list_init(&e->fits);
+    drop_all(e, &e->fits);
+    drop_all(e, &e->place->idle);
     vg_map_done(&e->place->fits);
 }
 
@@ -166,68 +201,71 @@ static bool size_fits(const struct fit *f, const struct enode *n) {
     return have >= need;
 }
 
-struct epool *vg_fit_pool(const struct vg_eng *e, const struct fit *f, const struct enode *n) {
+/* 1 + place of the pool, or 0. */
+static uint32_t rank_in_pools(const struct fit *f, const struct enode *n) {
     for (uint32_t i = 0; i < f->n_pools; i++)
         if (n->pools[f->pool[i] / 64] >> (f->pool[i] % 64) & 1)
-            return e->pool[f->pool[i]];
-    return NULL;
+            return i + 1;
+    return 0;
+}
+
+static uint32_t rank_afresh(const struct fit *f, const struct enode *n) {
+    uint32_t rank = n->ghost ? 0 : rank_in_pools(f, n);
+    return rank && model_fits(f->model, n->model) && size_fits(f, n) &&
+                   vg_labels_within(f->label, f->n_labels, n->label, n->n_labels)
+               ? rank
+               : 0;
+}
+
+/* What was found for a node holds for its class. Remembering is no change that anybody sees, so
+   that a fit that is only read remembers, too. */
+uint32_t vg_fit_rank(const struct vg_eng *e, const struct fit *f, const struct enode *n) {
+    uint32_t c = n->class_no;
+    if (c && c < f->n_rank && f->rank[c])
+        return f->rank[c] == UINT8_MAX ? 0 : f->rank[c];
+    uint32_t rank = rank_afresh(f, n), classes = e->place->classes.n;
+    if (!c || n->ghost)
+        return rank;
+    if (c >= f->n_rank) {
+        struct fit *w = (struct fit *)f;
+        uint8_t *grown = vg_realloc(w->rank, classes + 16);
+        if (!grown)
+            return rank;
+        memset(grown + w->n_rank, 0, classes + 16 - w->n_rank);
+        w->rank = grown;
+        w->n_rank = classes + 16;
+    }
+    f->rank[c] = rank ? (uint8_t)rank : UINT8_MAX;
+    return rank;
+}
+
+struct epool *vg_fit_pool(const struct vg_eng *e, const struct fit *f, const struct enode *n) {
+    uint32_t rank = rank_in_pools(f, n);
+    return rank ? e->pool[f->pool[rank - 1]] : NULL;
 }
 
 bool vg_fit_belongs(const struct vg_eng *e, const struct fit *f, const struct enode *n) {
-    return !n->ghost && vg_fit_pool(e, f, n) && model_fits(f->model, n->model) && size_fits(f, n) &&
-           vg_labels_within(f->label, f->n_labels, n->label, n->n_labels);
+    return vg_fit_rank(e, f, n) != 0;
 }
 
+/* Found once for each layout of the nodes. */
 const struct enode *vg_fit_could(const struct vg_eng *e, const struct fit *f, bool usable) {
+    struct fit *w = (struct fit *)f;
+    if (f->could_layout[usable] == e->place->layout)
+        return f->could[usable];
+    w->could_layout[usable] = e->place->layout;
+    w->could[usable] = NULL;
     for (size_t i = 0; i < e->n_nodes; i++) {
         const struct enode *n = e->node[i];
-        if (n && (n->usable || !usable) && vg_fit_belongs(e, f, n))
-            return n;
+        if (n && (n->usable || !usable) && vg_fit_belongs(e, f, n)) {
+            w->could[usable] = n;
+            break;
+        }
     }
-    return NULL;
+    return f->could[usable];
 }
 
-/* --- the search --- */
-
-/* How good a place is: the pool's rank, then the score, then whether the bytes are there. */
-struct offer {
-    uint32_t rank;
-    int64_t score;
-    bool cached;
-    struct spot spot;
-};
-
-static bool better(const struct offer *a, const struct offer *b) {
-    if (a->rank != b->rank)
-        return a->rank < b->rank;
-    if (a->score != b->score)
-        return a->score < b->score;
-    if (a->cached != b->cached)
-        return a->cached;
-    return a->spot.node->id < b->spot.node->id;
-}
-
-static uint32_t pool_rank(const struct fit *f, const struct epool *p) {
-    uint32_t i = 0;
-    while (f->pool[i] != p->at)
-        i++;
-    return i;
-}
-
-static struct offer offer_of(struct vg_eng *e, const struct fit *f, struct enode *n, uint64_t env) {
-    bool ok;
-    struct offer o = {.spot = {.node = n, .pool = vg_fit_pool(e, f, n)}};
-    o.rank = pool_rank(f, o.spot.pool);
-    o.spot.gpus = vg_fit_gpus(e, f, n, &ok);
-    o.score = e->conf.placing == VG_ENG_RANDOM
-                  ? (int64_t)(tree_mix(e->place->rng += 0x9e3779b97f4a7c15ULL) >> 1)
-                  : vg_score(e, f, n, o.spot.gpus);
-    o.cached = env && vg_map_get_u64(&n->cached, env);
-    return o;
-}
-
-enum vg_eng_code vg_fit_reason(const struct vg_eng *e, const struct fit *f,
-                               enum vg_eng_code refused) {
+enum vg_eng_code vg_fit_reason(const struct vg_eng *e, struct fit *f, enum vg_eng_code refused) {
     if (refused != VG_ENG_FREE)
         return refused;
     if (vg_fit_could(e, f, true))
@@ -236,28 +274,4 @@ enum vg_eng_code vg_fit_reason(const struct vg_eng *e, const struct fit *f,
         if (e->pool[f->pool[i]]->usable)
             return VG_ENG_TOO_BIG;
     return VG_ENG_NO_NODES;
-}
-
-int vg_fit_find(struct vg_eng *e, struct fit *f, const struct shape *who, uint64_t until,
-                uint64_t env, struct spot *ret, enum vg_eng_code *code) {
-    struct offer best = {0};
-    enum vg_eng_code refused = VG_ENG_FREE, c;
-    for (size_t i = 0; i < e->n_nodes; i++) {
-        struct enode *n = e->node[i];
-        if (!n || !vg_fit_now(f, n) || !vg_fit_belongs(e, f, n))
-            continue;
-        struct offer o = offer_of(e, f, n, env);
-        if (best.spot.node && !better(&o, &best))
-            continue;
-        if (vg_profile_allows(e, f, n, o.spot.gpus, until, who, &c))
-            best = o;
-        else
-            refused = c;
-    }
-    if (!best.spot.node) {
-        *code = vg_fit_reason(e, f, refused);
-        return 0;
-    }
-    *ret = best.spot;
-    return 1;
 }

@@ -1,6 +1,6 @@
-/* Which GPUs of a node a member gets. Whole ones: within one NVLink island if any has enough, the
-   one that then has the fewest left; else within one NUMA domain; else the fewest domains, fullest
-   first. A share: the card with the least left that still has enough of milli and memory. Pure. */
+/* The cards of a node: what is held of them, and which ones a member gets. Whole ones: within one
+   NVLink island if any has enough, the one that then has the fewest left; else within one NUMA
+   domain; else the fewest domains, fullest first. Shares: score.c chooses. Pure. */
 #include "base/cleanup.h"
 #include "sched/place.h"
 
@@ -12,11 +12,60 @@ uint64_t vg_fit_card_mem(const struct fit *f, uint64_t card_bytes) {
     return (card_bytes / 1000) * f->res.gpu_milli + (card_bytes % 1000) * f->res.gpu_milli / 1000;
 }
 
+int32_t vg_card_room(const struct egpu *g) {
+    if (g->bad || g->free_milli <= 0 || (g->mem && g->free_mem <= 0))
+        return 0;
+    int32_t room = VG_MIN(g->free_milli, 1000);
+    if (g->free_mem < (int64_t)g->mem)
+        room = VG_MIN(room, (int32_t)((uint64_t)g->free_mem * 1000 / g->mem));
+    return room;
+}
+
+static struct egpu *card_at(struct enode *n, uint32_t index) {
+    if (index < n->n_gpus && n->gpu[index].index == index)
+        return &n->gpu[index];
+    for (uint32_t i = 0; i < n->n_gpus; i++)
+        if (n->gpu[i].index == index)
+            return &n->gpu[i];
+    return NULL;
+}
+
+void vg_node_hold(struct enode *n, const struct fit *f, uint64_t gpus, int sign) {
+    int32_t milli = f->res.gpus ? 1000 : (int32_t)f->res.gpu_milli;
+    n->cpu_free -= sign * (int64_t)f->res.cpu_milli;
+    n->mem_free -= sign * (int64_t)f->res.mem_bytes;
+    n->n_tasks += (uint32_t)sign;
+    for (; gpus && milli; gpus &= gpus - 1) {
+        struct egpu *g = card_at(n, (uint32_t)__builtin_ctzll(gpus));
+        if (!g)
+            continue;
+        uint32_t was = g->tasks;
+        g->free_milli -= sign * milli;
+        g->free_mem -= sign * (int64_t)vg_fit_card_mem(f, g->mem);
+        g->tasks += (uint32_t)sign;
+        g->room = vg_card_room(g);
+        if (!g->bad && (was == 0 || g->tasks == 0))
+            n->whole_free += was == 0 ? UINT32_MAX : 1;
+    }
+}
+
+bool vg_gpus_linked(const struct enode *n, uint64_t gpus) {
+    uint32_t island = 0;
+    for (uint32_t i = 0; i < n->n_gpus; i++) {
+        if (!(gpus >> n->gpu[i].index & 1))
+            continue;
+        if (!n->gpu[i].island || (island && n->gpu[i].island != island))
+            return false;
+        island = n->gpu[i].island;
+    }
+    return true;
+}
+
 static bool whole(const struct fit *f, const struct egpu *g) {
     return !g->bad && g->tasks == 0 && g->mem >= f->res.gpu_mem_bytes;
 }
 
-static bool shareable(const struct fit *f, const struct egpu *g) {
+bool vg_card_takes_share(const struct fit *f, const struct egpu *g) {
     return !g->bad && g->free_milli >= (int32_t)f->res.gpu_milli &&
            g->free_mem >= (int64_t)vg_fit_card_mem(f, g->mem);
 }
@@ -127,26 +176,9 @@ bool vg_fit_now(const struct fit *f, const struct enode *n) {
     if (!f->res.gpu_milli)
         return true;
     for (uint32_t i = 0; i < n->n_gpus; i++)
-        if (shareable(f, &n->gpu[i]))
+        if (vg_card_takes_share(f, &n->gpu[i]))
             return true;
     return false;
-}
-
-/* The card on which the share strands least. */
-static uint64_t share_card(const struct vg_eng *e, const struct fit *f, const struct enode *n) {
-    int64_t least = 0;
-    uint64_t best = 0;
-    for (uint32_t i = 0; i < n->n_gpus; i++) {
-        const struct egpu *g = &n->gpu[i];
-        if (!shareable(f, g))
-            continue;
-        int64_t s = vg_score(e, f, n, 1ULL << g->index);
-        if (!best || s < least) {
-            least = s;
-            best = 1ULL << g->index;
-        }
-    }
-    return best;
 }
 
 uint64_t vg_fit_gpus(const struct vg_eng *e, const struct fit *f, const struct enode *n, bool *ok) {
@@ -155,5 +187,5 @@ uint64_t vg_fit_gpus(const struct vg_eng *e, const struct fit *f, const struct e
         return 0;
     if (f->res.gpus)
         return whole_set(f, n);
-    return f->res.gpu_milli ? share_card(e, f, n) : 0;
+    return f->res.gpu_milli ? 1ULL << vg_score_card(e, f, n)->index : 0;
 }
