@@ -118,7 +118,7 @@ static void try_shape(struct vg_eng *e, struct shape *s, struct etask **single) 
         vg_shape_settle(e, s);
         return;
     }
-    if (s->members > 1) {
+    if (t->gang && t->gang->waits) {
         if (vg_gang_try(e, s, t, &code))
             return;
     } else if (vg_fit_find(e, s->fit, s, until_of(e, vg_run_class_max(s->run_class)), t->env, &at,

@@ -58,9 +58,7 @@ static const char *check_bough(const struct bough *b, uint64_t *n) {
     }
     if (b->n_child) {
         const struct etask *c = b->child[0]->head;
-        if (!best || c->level > best->level ||
-            (c->level == best->level &&
-             (c->order < best->order || (c->order == best->order && c->id < best->id))))
+        if (!best || c->level > best->level)
             best = c;
     }
     if (best != b->head)
@@ -96,8 +94,10 @@ static const char *check_gang(const struct gang *g) {
     }
     if (n != g->here || !n)
         return "a gang's count differs from its members";
-    if (g->waits && (running || lanes != 1))
+    if (g->waits && running)
         return "a gang is placed in part";
+    if (g->waits && lanes != 1)
+        return "a waiting gang is not in one lane";
     return NULL;
 }
 

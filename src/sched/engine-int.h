@@ -140,6 +140,7 @@ struct etenant {
     double rate;              /* the share that it holds since usage_at */
     double fill;              /* how far its quota is used up */
     double key;               /* its share for the order among siblings, smaller first */
+    uint64_t served;          /* vg_eng.starts when it was last given something */
     uint32_t no;              /* of its own, for the map of boughs */
     uint32_t depth;           /* the root's is 0 */
     uint32_t queued, running; /* tasks of it and those below */
@@ -205,6 +206,7 @@ struct vg_eng {
     struct vg_list stale; /* of etenant.stale */
     struct vg_map boughs; /* by (tenant.no, shape.no) */
     uint32_t last_no;
+    uint64_t starts;      /* counts */
     struct shape **ready; /* shapes to try, in no order */
     uint32_t n_ready;
     size_t ready_cap, n_shapes;

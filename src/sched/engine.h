@@ -10,8 +10,9 @@
      2. priority, larger first, plus one for each `age_usec` waited (counted in whole steps of the
         clock, so that those who came in the same step are equals);
      3. level by level down the tenant tree: tenants below their guaranteed quota before others,
-        then the smaller share (held now and decayed past, dominant resource, divided by weight);
-     4. submission order.
+        then the smaller share (held now and decayed past, dominant resource, divided by weight),
+        then who was served longest ago;
+     4. within a tenant, submission order.
    A tenant at its limit waits, and does not hold up others. Tasks that cannot start now are passed
    over only by tasks that do not delay the reservations of those before them: the first `reserve`
    blocked shapes of each pool hold one, in the time profile of the very GPUs they will get.

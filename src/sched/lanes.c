@@ -24,15 +24,28 @@ static int cmp_tasks(const struct tree_item *x, const struct tree_item *y) {
     return x == y ? 0 : task_before(task_of(x), task_of(y)) ? -1 : 1;
 }
 
-/* Siblings in one shape, or (vg_shape_before) in two. */
-static bool before(const struct bough *a, const struct bough *b) {
-    if (a->head->level != b->head->level)
-        return a->head->level > b->head->level;
+/* Siblings, in one shape or in two. Equal shares: who was served longest ago. That is a matter of
+   the tenants alone: were it one of their tasks' order, a could go before b before c before a. */
+static bool by_key(const struct bough *a, const struct bough *b) {
     if (a->in_quota != b->in_quota)
         return a->in_quota;
     if (a->share != b->share)
         return a->share < b->share;
-    return task_before(a->head, b->head);
+    return a->served != b->served ? a->served < b->served : a->tenant->no < b->tenant->no;
+}
+
+static bool before(const struct bough *a, const struct bough *b) {
+    return a->head->level != b->head->level ? a->head->level > b->head->level : by_key(a, b);
+}
+
+/* Where the tenants are the same, the shapes may differ: one may be within the quota, one not. What
+   stands higher in the tree decides. */
+static int by_common_quota(const struct bough *a, const struct bough *b) {
+    int r = 0;
+    for (; a->parent; a = a->parent, b = b->parent)
+        if (a->in_quota != b->in_quota)
+            r = a->in_quota ? -1 : 1;
+    return r;
 }
 
 bool vg_bough_before(const struct bough *a, const struct bough *b) {
@@ -41,17 +54,22 @@ bool vg_bough_before(const struct bough *a, const struct bough *b) {
         return x->level > y->level;
     a = x->lane;
     b = y->lane;
-    while (a->tenant->depth > b->tenant->depth && a->parent->tenant != b->tenant)
+    while (a->tenant->depth > b->tenant->depth)
         a = a->parent;
-    while (b->tenant->depth > a->tenant->depth && b->parent->tenant != a->tenant)
+    while (b->tenant->depth > a->tenant->depth)
         b = b->parent;
-    if (a->tenant->depth != b->tenant->depth || a->tenant == b->tenant)
-        return task_before(x, y); /* one tenant is the other, or above it */
+    if (a->tenant == b->tenant) { /* one tenant is the other, or above it */
+        int r = by_common_quota(a, b);
+        if (r || x->tenant == y->tenant)
+            return r ? r < 0 : task_before(x, y);
+        return x->tenant->depth < y->tenant->depth;
+    }
     while (a->parent->tenant != b->parent->tenant) {
         a = a->parent;
         b = b->parent;
     }
-    return before(a, b);
+    int r = by_common_quota(a->parent, b->parent);
+    return r ? r < 0 : by_key(a, b);
 }
 
 /* --- the heap of children --- */
@@ -110,11 +128,11 @@ static void replace(struct bough *b) {
     }
 }
 
-/* Tasks of an inner tenant's own compete with those below it by level and order alone. */
+/* Among equals by level, an inner tenant's own tasks go before those of the tenants below it. */
 static struct etask *winner(const struct bough *b) {
     struct etask *own = task_of(tree_first(&b->tasks));
     struct etask *below = b->n_child ? b->child[0]->head : NULL;
-    return own && (!below || task_before(own, below)) ? own : below;
+    return own && (!below || own->level >= below->level) ? own : below;
 }
 
 /* From a bough whose heap or tasks changed up to where nothing changes any more. */
@@ -130,6 +148,7 @@ static void key(struct vg_eng *e, struct bough *b) {
     const struct shape *s = b->shape;
     b->in_quota = vg_tenant_in_quota(e, b->tenant, s->fit, s->members);
     b->share = b->in_quota ? b->tenant->fill : b->tenant->key;
+    b->served = b->tenant->served;
 }
 
 /* --- making and freeing --- */
@@ -261,11 +280,9 @@ void vg_lanes_mark(struct etenant *t) {
 void vg_lanes_flush(struct vg_eng *e, struct shape *s) {
     for (struct vg_list *i; (i = vg_list_first(&s->dirty));) {
         struct bough *b = vg_list_entry(i, struct bough, dirty);
-        bool in_quota = b->in_quota;
-        double share = b->share;
         vg_list_remove(i);
         key(e, b);
-        if (b->at == VG_NOT_IN_HEAP || (b->in_quota == in_quota && b->share == share))
+        if (b->at == VG_NOT_IN_HEAP)
             continue;
         replace(b);
         climb(b->parent);
@@ -296,6 +313,7 @@ int vg_lanes_replant(struct vg_eng *e, struct etenant *t, struct etenant *to) {
         replace(b);
         climb(b->parent);
         vg_lane_prune(e, from);
+        vg_shape_settle(e, b->shape);
     }
     return 0;
 }

@@ -19,6 +19,7 @@ struct bough {
     uint32_t at;        /* in parent->child; VG_NOT_IN_HEAP */
     struct etask *head; /* the winner of its own and those below; NULL: none */
     double share;       /* the key, as sorted in: in quota first, then the smaller share */
+    uint64_t served;
     bool in_quota;
     bool capped; /* out: its tenant is at its limit */
     struct vg_list dirty, on_capped;

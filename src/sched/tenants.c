@@ -8,7 +8,7 @@
 
    The order among siblings: who stays within the guaranteed quota goes before who does not. Among
    the former the one whose quota is filled least; among the latter the one with the least (held
-   beyond the quota + past) / weight. */
+   beyond the quota + past) / weight; among equals the one that was served longest ago. */
 #include "base/mem.h"
 #include "sched/lanes.h"
 
@@ -126,8 +126,10 @@ static void uncap(struct vg_eng *e, struct etenant *t) {
 
 void vg_tenant_charge(struct vg_eng *e, struct etenant *t, const struct fit *f, int n) {
     struct vg_eng_amount a = vg_fit_amount(f, (uint32_t)(n < 0 ? -n : n));
+    e->starts += n > 0;
     for (; t; t = t->parent) {
         settle(e, t);
+        t->served = n > 0 ? e->starts : t->served;
         add(&t->held.gpu_milli, a.gpu_milli, n < 0);
         add(&t->held.cpu_milli, a.cpu_milli, n < 0);
         add(&t->held.mem_bytes, a.mem_bytes, n < 0);
