@@ -28,6 +28,11 @@ static int on_words(const Vg__Pb__Envelope *env, void *user, struct vg_err *err)
     if (env->body_case == VG__PB__ENVELOPE__BODY_SESSIONS)
         for (size_t i = 0; i < env->sessions->n_session; i++)
             printf("%s\n", env->sessions->session[i]->name);
+    if (env->body_case == VG__PB__ENVELOPE__BODY_SCHEDULES)
+        for (size_t i = 0; i < env->schedules->n_schedule; i++) {
+            vg_id_format(env->schedules->schedule[i]->id, id);
+            printf("%s\n", id);
+        }
     if (env->body_case == VG__PB__ENVELOPE__BODY_USERS)
         for (size_t i = 0; i < env->users->n_user; i++)
             printf("%s\n", env->users->user[i]->name);
@@ -50,6 +55,8 @@ static int words(const char *kind) {
         req = vg_request(NODE_LIST, node_list, &none);
     else if (strcmp(kind, "SESSION") == 0)
         req = vg_request(SESSION_LIST, session_list, &none);
+    else if (strcmp(kind, "SCHEDULE") == 0)
+        req = vg_request(SCHEDULE_LIST, schedule_list, &none);
     else if (strcmp(kind, "USER") == 0)
         req = vg_request(USER_LIST, user_list, &none);
     else
@@ -60,7 +67,8 @@ static int words(const char *kind) {
 
 /* "TASK..." and "[TASK...]" are of kind TASK. Empty: nothing to ask. */
 static const char *kind_of(const char *args, char *out, size_t n) {
-    static const char *const kinds[] = {"TASK", "POOL", "NODE", "SESSION", "USER"};
+    static const char *const kinds[] = {"TASK", "POOL",     "NODE", "SESSION",
+                                        "USER", "SCHEDULE", "FILE"};
     const char *a = args + (*args == '[');
     for (unsigned i = 0; i < VG_COUNT(kinds); i++)
         if (strncmp(a, kinds[i], strlen(kinds[i])) == 0) {
@@ -129,6 +137,11 @@ static void bash_run(const char *name, bool batch) {
         "    case \"${COMP_WORDS[COMP_CWORD-1]}\" in\n"
         "    -P|--pool) COMPREPLY=($(compgen -W \"$(virga completion words POOL)\" -- \"$cur\")); "
         "return ;;\n"
+        "    --after|--after-success|--after-fail) COMPREPLY=($(compgen -W \"$(virga completion "
+        "words "
+        "TASK)\" -- \"$cur\")); return ;;\n"
+        "    --gang-policy) COMPREPLY=($(compgen -W \"heal restart fail\" -- \"$cur\")); return "
+        ";;\n"
         "    -s|--session) COMPREPLY=($(compgen -W \"$(virga completion words SESSION)\" -- "
         "\"$cur\")); return ;;\n"
         "    esac\n"
@@ -180,6 +193,7 @@ static void bash(const struct vg_cmd *commands, size_t n) {
         }
     }
     printf("    esac\n"
+           "    if [ \"$kind\" = FILE ]; then COMPREPLY=($(compgen -f -- \"$cur\")); return; fi\n"
            "    if [ -n \"$kind\" ] && [ \"${cur#-}\" = \"$cur\" ]; then\n"
            "        words=$(virga completion words \"$kind\" 2>/dev/null)\n"
            "    fi\n"
@@ -219,7 +233,9 @@ static void fish_command(const char *condition, const struct vg_cmd *c) {
     char kind[16];
     const char *k = kind_of(c->args, kind, sizeof(kind));
     fish_opts("-c virga", condition, c->opts, c->n_opts);
-    if (*k)
+    if (strcmp(k, "FILE") == 0)
+        printf("complete -c virga %s -F\n", condition);
+    else if (*k)
         printf("complete -c virga %s -a '(virga completion words %s 2>/dev/null)'\n", condition, k);
 }
 

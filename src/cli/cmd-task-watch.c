@@ -1,10 +1,11 @@
-/* `virga task watch`: tasks as they change. On a terminal the table is drawn again; elsewhere each
-   change is a line. */
+/* `virga task watch`: tasks as they change. On a terminal the table is drawn again, or the progress
+   of the one group that was named; elsewhere each change is a line. */
 #include "base/cleanup.h"
 #include "base/mem.h"
 #include "base/util.h"
 #include "cli/client.h"
 #include "cli/cmd-task.h"
+#include "cli/follow.h"
 #include "cli/json.h"
 #include "cli/task-show.h"
 
@@ -113,22 +114,41 @@ static void again(void *user) {
         forget(w, w->n - 1);
 }
 
-const struct vg_opt vg_task_watch_opts[7] = {VG_TASK_FILTER_OPTS, VG_CMD_OUTPUT};
+const struct vg_opt vg_task_watch_opts[10] = {VG_TASK_FILTER_OPTS, VG_CMD_OUTPUT};
 
 static int call(struct vg_cmd_line *l, struct vg_task_filter *f, struct watch *w,
                 struct vg_err *err) {
     Vg__Pb__TaskQuery q = VG__PB__TASK_QUERY__INIT;
-    q.has_all_users = q.all_users = f->all_users;
-    q.n_state = f->n_states;
-    q.state = (char **)f->states;
-    q.n_label = f->n_labels;
-    q.label = (char **)f->labels;
-    q.pool = (char *)f->pool;
-    q.name = (char *)f->name;
+    vg_task_filter_query(f, &q);
     q.n_task = (size_t)l->n_args;
     q.task = l->args;
     Vg__Pb__Envelope req = vg_request(TASK_WATCH, task_watch, &q);
     return vg_call_patient(&req, on_watch, again, w, err);
+}
+
+static int on_look(const Vg__Pb__Envelope *env, void *user, struct vg_err *err) {
+    (void)err;
+    *(bool *)user = env->body_case == VG__PB__ENVELOPE__BODY_TASK && env->task->members > 0;
+    return 0;
+}
+
+/* One group on a terminal is one line that is drawn again. */
+static bool is_group(const char *task) {
+    struct vg_err err = VG_ERR_INIT;
+    bool group = false;
+    Vg__Pb__TaskRef ref = VG__PB__TASK_REF__INIT;
+    Vg__Pb__Envelope req = vg_request(TASK_GET, task_get, &ref);
+    ref.task = (char *)task;
+    return vg_call_once(&req, on_look, &group, &err) >= 0 && group;
+}
+
+static int watch_group(const char *task) {
+    struct vg_err err = VG_ERR_INIT;
+    struct vg_endpoint ep;
+    struct vg_follow_how how = {.program = "virga"};
+    if (vg_endpoint_find(&ep, &err) < 0)
+        return vg_cmd_fail(&err);
+    return vg_follow_task(&ep, task, &how);
 }
 
 int vg_task_watch_run(struct vg_cmd_line *l) {
@@ -139,6 +159,8 @@ int vg_task_watch_run(struct vg_cmd_line *l) {
         if (id == VG_OPT_ERROR || vg_task_filter_opt(l, &f, id, arg) < 0)
             return l->exit;
     struct watch w = {.json = l->json, .screen = !l->json && isatty(STDOUT_FILENO)};
+    if (w.screen && l->n_args == 1 && is_group(l->args[0]))
+        return watch_group(l->args[0]);
     int r = call(l, &f, &w, &err);
     again(&w);
     free(w.tasks);

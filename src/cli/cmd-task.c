@@ -1,68 +1,18 @@
-/* `virga task`: list, get, wait, cancel, signal. Logs and watch have files of their own. */
+/* `virga task`: list, get, wait, why. The others have files of their own. */
 #include "cli/cmd-task.h"
 
 #include "base/cleanup.h"
 #include "base/util.h"
 #include "cli/client.h"
 #include "cli/json.h"
-#include "cli/spec-values.h"
 #include "cli/task-show.h"
+#include "cli/why-show.h"
 
-#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
 #define LIST_DEFAULT 50
 #define LIST_MAX 10000
-
-static const char *const states[] = {"blocked",   "queued", "starting",  "running",
-                                     "succeeded", "failed", "cancelled", NULL};
-#define N_UNFINISHED 4
-
-int vg_task_filter_opt(struct vg_cmd_line *l, struct vg_task_filter *f, int id, const char *arg) {
-    int which;
-    switch (id) {
-    case 'a':
-        f->ended = true;
-        return 1;
-    case 'A':
-        f->all_users = true;
-        return 1;
-    case 'P':
-        f->pool = arg;
-        return 1;
-    case 'n':
-        f->name = arg;
-        return 1;
-    case 's':
-        if (vg_opt_choice(&l->st, arg, states, &which) == 0 && f->n_states < VG_LABELS_MAX) {
-            f->states[f->n_states++] = arg;
-            return 1;
-        }
-        break;
-    case 'l':
-        if (!strchr(arg, '='))
-            vg_opt_bad(&l->st, "'%.60s' is not a label such as team=vision", arg);
-        else if (f->n_labels == VG_LABELS_MAX)
-            vg_opt_bad(&l->st, "at most %d labels may be given", VG_LABELS_MAX);
-        else {
-            f->labels[f->n_labels++] = arg;
-            return 1;
-        }
-        break;
-    default:
-        return 0;
-    }
-    l->exit = vg_cmd_fail_opt(l);
-    return -1;
-}
-
-void vg_task_filter_finish(struct vg_task_filter *f) {
-    if (f->n_states || f->ended)
-        return;
-    for (; f->n_states < N_UNFINISHED; f->n_states++)
-        f->states[f->n_states] = states[f->n_states];
-}
 
 /* ------------------------------------------------------------------ list */
 
@@ -79,6 +29,7 @@ struct list {
     struct vg_table *table;
     size_t n;
     uint64_t total;
+    char next[64]; /* where the next page begins; "": this was the last */
 };
 
 static int on_list_table(const Vg__Pb__Envelope *env, void *user, struct vg_err *err) {
@@ -89,6 +40,7 @@ static int on_list_table(const Vg__Pb__Envelope *env, void *user, struct vg_err 
         vg_task_row(list->table, env->tasks->task[i]);
     list->n += env->tasks->n_task;
     list->total = VG_MAX(list->total, env->tasks->total);
+    snprintf(list->next, sizeof(list->next), "%s", env->tasks->next ? env->tasks->next : "");
     return 0;
 }
 
@@ -115,7 +67,10 @@ static int list_table(Vg__Pb__Envelope *req, const struct vg_task_filter *f) {
         fprintf(stderr, "no %stasks%s\n", f->ended ? "" : "unfinished ",
                 f->ended ? "" : " ('virga task list -a' shows ended ones)");
     vg_table_free(list.table);
-    if (list.total > list.n && isatty(STDOUT_FILENO))
+    if (list.next[0] && isatty(STDOUT_FILENO))
+        fprintf(stderr, "%zu of %llu; go on with --before %s, or --limit for more at once\n",
+                list.n, (unsigned long long)list.total, list.next);
+    else if (list.total > list.n && isatty(STDOUT_FILENO))
         fprintf(stderr, "the newest %zu of %llu; --limit shows more\n", list.n,
                 (unsigned long long)list.total);
     return 0;
@@ -123,12 +78,15 @@ static int list_table(Vg__Pb__Envelope *req, const struct vg_task_filter *f) {
 
 static const struct vg_opt list_opts[] = {
     VG_TASK_FILTER_OPTS,
+    {"flat", 0, NULL, "members and children as rows of their own", 'f'},
     {"limit", 0, "N", "at most so many (50)", 'N'},
+    {"before", 0, "TASK", "the page after this one: older tasks", 'b'},
     VG_CMD_OUTPUT,
 };
 
 static int list_run(struct vg_cmd_line *l) {
     struct vg_task_filter f = {.limit = LIST_DEFAULT};
+    Vg__Pb__TaskQuery q = VG__PB__TASK_QUERY__INIT;
     const char *arg;
     for (int id; (id = vg_cmd_next(l, &arg)) != VG_OPT_END;) {
         int r = id == VG_OPT_ERROR ? -1 : vg_task_filter_opt(l, &f, id, arg);
@@ -138,20 +96,17 @@ static int list_run(struct vg_cmd_line *l) {
         }
         if (r < 0)
             return l->exit;
+        if (id == 'f')
+            q.has_flat = q.flat = true;
+        if (id == 'b')
+            q.before = (char *)arg;
     }
     if (!vg_cmd_args(l, 0, 0))
         return l->exit;
     vg_task_filter_finish(&f);
-    Vg__Pb__TaskQuery q = VG__PB__TASK_QUERY__INIT;
-    q.has_all_users = q.all_users = f.all_users;
-    q.n_state = f.n_states;
-    q.state = (char **)f.states;
-    q.n_label = f.n_labels;
-    q.label = (char **)f.labels;
+    vg_task_filter_query(&f, &q);
     q.has_limit = true;
     q.limit = (uint32_t)f.limit;
-    q.pool = (char *)f.pool;
-    q.name = (char *)f.name;
     Vg__Pb__Envelope req = vg_request(TASK_LIST, task_list, &q);
     return l->json ? list_json(&req) : list_table(&req, &f);
 }
@@ -219,57 +174,27 @@ static int wait_run(struct vg_cmd_line *l) {
     return w.exit;
 }
 
-/* ------------------------------------------------------------------ cancel, signal */
+/* ------------------------------------------------------------------ why */
 
-static int send_signal(Vg__Pb__TaskSignal *s, struct vg_err *err) {
-    Vg__Pb__Envelope req = vg_request(TASK_SIGNAL, task_signal, s);
-    return vg_call_once(&req, NULL, NULL, err);
+static int on_why(const Vg__Pb__Envelope *env, void *user, struct vg_err *err) {
+    const struct vg_cmd_line *l = user;
+    if (env->body_case != VG__PB__ENVELOPE__BODY_WHY)
+        return vg_unexpected(env, err);
+    if (l->json)
+        vg_json_print(vg_why_json(env->why));
+    else
+        vg_why_print(stdout, env->why);
+    return 0;
 }
 
-static const struct vg_opt cancel_opts[] = {
-    {"all", 'a', NULL, "every task of mine that has not ended", 'a'},
-    {"grace", 0, "DURATION", "how long it may take to end by itself", 'g'},
-};
-
-static int cancel_run(struct vg_cmd_line *l) {
+static int why_run(struct vg_cmd_line *l) {
     struct vg_err err = VG_ERR_INIT;
-    Vg__Pb__TaskSignal s = VG__PB__TASK_SIGNAL__INIT;
-    const char *arg;
-    for (int id; (id = vg_cmd_next(l, &arg)) != VG_OPT_END;) {
-        if (id == VG_OPT_ERROR)
-            return l->exit;
-        if (id == 'a')
-            s.has_all = s.all = true;
-        if (id == 'g' && vg_opt_duration(&l->st, arg, &s.grace_usec) < 0)
-            return vg_cmd_fail_opt(l);
-        s.has_grace_usec |= id == 'g';
-    }
-    if (!vg_cmd_args(l, s.all ? 0 : 1, s.all ? 0 : -1))
+    Vg__Pb__TaskRef ref = VG__PB__TASK_REF__INIT;
+    Vg__Pb__Envelope req = vg_request(TASK_WHY, task_why, &ref);
+    if (!vg_cmd_plain(l, 1, 1))
         return l->exit;
-    if (s.all)
-        return send_signal(&s, &err) < 0 ? vg_cmd_fail(&err) : 0;
-    int exit = 0;
-    for (int i = 0; i < l->n_args; i++) {
-        s.task = l->args[i];
-        if (send_signal(&s, &err) < 0)
-            exit = vg_cmd_fail(&err);
-    }
-    return exit;
-}
-
-static int signal_run(struct vg_cmd_line *l) {
-    struct vg_err err = VG_ERR_INIT;
-    Vg__Pb__TaskSignal s = VG__PB__TASK_SIGNAL__INIT;
-    if (!vg_cmd_plain(l, 2, 2))
-        return l->exit;
-    s.task = l->args[0];
-    s.has_signal = true;
-    if (vg_signal_parse(l->args[1], &s.signal) < 0) {
-        vg_err_set(&err, VG_INVALID, "'%.60s' is not a signal such as TERM, USR1 or 15",
-                   l->args[1]);
-        return vg_cmd_fail(&err);
-    }
-    return send_signal(&s, &err) < 0 ? vg_cmd_fail(&err) : 0;
+    ref.task = l->args[0];
+    return vg_call_once(&req, on_why, l, &err) < 0 ? vg_cmd_fail(&err) : 0;
 }
 
 #define OUTPUT_ONLY .opts = output_opts, .n_opts = VG_COUNT(output_opts)
@@ -283,13 +208,15 @@ static const struct vg_cmd subs[] = {
      .run = vg_task_watch_run},
     {"wait", "TASK...", "wait for the end; exits with the task's status", OUTPUT_ONLY,
      .run = wait_run},
-    {"cancel", "TASK...", "end tasks: TERM, then KILL", cancel_opts, VG_COUNT(cancel_opts),
-     .run = cancel_run},
-    {"signal", "TASK SIGNAL", "send a signal to a task", .run = signal_run},
+    {"why", "TASK", "what it waits for, and until when", OUTPUT_ONLY, .run = why_run},
+    {"cancel", "[TASK...]", "end tasks: TERM, then KILL", vg_task_cancel_opts,
+     VG_COUNT(vg_task_cancel_opts), .run = vg_task_cancel_run},
+    {"signal", "TASK SIGNAL", "send a signal to a task", .run = vg_task_signal_run},
 };
 
 const struct vg_cmd vg_cmd_task = {.name = "task",
                                    .args = "",
-                                   .summary = "tasks: list, get, logs, watch, wait, cancel, signal",
+                                   .summary =
+                                       "tasks: list, get, logs, watch, wait, why, cancel, signal",
                                    .subs = subs,
                                    .n_subs = VG_COUNT(subs)};

@@ -63,6 +63,8 @@ json_t *vg_json_resources(const Vg__Pb__Resources *r) {
     json_object_set_new(j, "cpu_milli", vg_json_u64(r->cpu_milli));
     json_object_set_new(j, "mem_bytes", vg_json_u64(r->mem_bytes));
     json_object_set_new(j, "gpus", vg_json_u64(r->gpus));
+    json_object_set_new(j, "gpu_milli", vg_json_u64(r->gpu_milli));
+    json_object_set_new(j, "gpu_mem_bytes", vg_json_u64(r->gpu_mem_bytes));
     json_object_set_new(j, "pids", vg_json_u64(r->pids));
     json_object_set_new(j, "disk_bytes", vg_json_u64(r->disk_bytes));
     return j;

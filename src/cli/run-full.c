@@ -2,10 +2,27 @@
 #include "base/util.h"
 #include "cli/follow.h"
 #include "cli/run-int.h"
+#include "cli/why-show.h"
+
+#include <stdio.h>
 
 int run_become_full(char **argv, struct vg_err *err) {
     (void)argv;
     (void)err;
+    return 0;
+}
+
+int run_forecast(struct run *r, const Vg__Pb__RunEvent *ev, struct vg_err *err) {
+    if (!ev->forecast)
+        return vg_err_set(err, VG_UNSUPPORTED,
+                          "this cloud cannot tell beforehand: install the same version on both "
+                          "sides");
+    if (vg_why_hopeless(ev->forecast))
+        return vg_err_set(err, VG_INVALID, "%s",
+                          ev->forecast->text ? ev->forecast->text : "it could never run");
+    vg_why_print(stdout, ev->forecast);
+    r->exited = true;
+    r->status = fflush(stdout) == 0 ? 0 : 125;
     return 0;
 }
 

@@ -120,8 +120,8 @@ struct run_port {
 };
 int run_port_parse(const char *spec, struct run_port *ret, struct vg_err *err);
 
-/* run-forecast.c: prints what a dry run answered and ends the session, or -errno with err when it
-   could never run. */
+/* run-full.c or vrun-main.c: prints what a dry run answered and ends the session, or -errno with
+   err when it could never run. */
 int run_forecast(struct run *r, const Vg__Pb__RunEvent *ev, struct vg_err *err);
 
 /* run-full.c or vrun-main.c: where this program cannot go far (no TLS, no ports in it), it becomes

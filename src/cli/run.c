@@ -319,7 +319,7 @@ int vg_run_main(int argc, char **argv, bool batch) {
     if (vg_endpoint_find(&r->ep, &err) < 0)
         return fail(r, &err);
     bool far = r->ep.kind == VG_ENDPOINT_TLS || r->ep.token[0];
-    if ((far || set.n_ports || stored) && run_become_full(argv, &err) < 0)
+    if ((far || set.n_ports || stored || r->dry_run) && run_become_full(argv, &err) < 0)
         return fail(r, &err);
     if (stored)
         r->follow = false;

@@ -363,6 +363,29 @@ int vg_spec_begin(struct vg_opt_state *st, const char *arg, uint64_t now_usec, u
     return 0;
 }
 
+int vg_spec_since(struct vg_opt_state *st, const char *arg, uint64_t now_usec, uint64_t *ret_usec) {
+    time_t now = (time_t)(now_usec / VG_USEC);
+    uint64_t ago;
+    struct tm tm;
+    if (vg_parse_duration(arg, &ago) == 0 && ago < now_usec) {
+        *ret_usec = now_usec - ago;
+        return 0;
+    }
+    int dated = localtime_r(&now, &tm) ? clock_time(arg, &tm) : -1;
+    time_t t = dated >= 0 ? mktime(&tm) : (time_t)-1;
+    if (t > now && dated == 0) { /* that hour was yesterday */
+        tm.tm_mday--;
+        tm.tm_isdst = -1;
+        t = mktime(&tm);
+    }
+    if (t <= 0)
+        return vg_opt_bad(st,
+                          "'%.*s' is not a time: write 2h for two hours ago, 08:00 or 2027-01-31",
+                          SHOWN, arg);
+    *ret_usec = (uint64_t)t * VG_USEC;
+    return 0;
+}
+
 int vg_spec_every(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s) {
     uint64_t usec;
     if (vg_opt_duration(st, arg, &usec) < 0)

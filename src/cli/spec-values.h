@@ -30,6 +30,8 @@ int vg_spec_retry_on(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec 
 int vg_spec_backoff(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s);
 /* +30m, 22:00, 2027-01-31 22:00; local time. `now_usec` is the wall clock. */
 int vg_spec_begin(struct vg_opt_state *st, const char *arg, uint64_t now_usec, uint64_t *ret_usec);
+/* 2h (ago), 08:00 (the last), 2027-01-31; local time. */
+int vg_spec_since(struct vg_opt_state *st, const char *arg, uint64_t now_usec, uint64_t *ret_usec);
 /* 12.50 in millionths. */
 int vg_spec_cost(struct vg_opt_state *st, const char *arg, uint64_t *ret_micro);
 int vg_spec_every(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s);

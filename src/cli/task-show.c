@@ -5,6 +5,7 @@
 #include "base/err.h"
 #include "base/util.h"
 #include "cli/json.h"
+#include "cli/progress.h"
 
 #include <string.h>
 
@@ -46,10 +47,50 @@ char *vg_task_time(const Vg__Pb__TaskInfo *t, char *out, size_t n) {
 }
 
 char *vg_task_state(const Vg__Pb__TaskInfo *t, char *out, size_t n) {
-    if (t->state && strcmp(t->state, "failed") == 0 && t->has_status)
+    char progress[64];
+    if (t->progress && t->progress->total)
+        snprintf(out, n, "%s %s%s", text(t->state), t->members ? "" : "+",
+                 vg_progress_short(t->progress, progress, sizeof(progress)));
+    else if (t->state && strcmp(t->state, "failed") == 0 && t->has_status)
         snprintf(out, n, "failed (%d)", t->status);
     else
         snprintf(out, n, "%s", text(t->state));
+    return out;
+}
+
+char *vg_resources_text(const Vg__Pb__Resources *r, char *out, size_t n) {
+    char mem[32], piece[64];
+    size_t at = 0;
+    out[0] = 0;
+#define PUT(...)                                                                 \
+    do {                                                                         \
+        snprintf(piece, sizeof(piece), __VA_ARGS__);                             \
+        at += (size_t)snprintf(out + at, n - at, "%s%s", at ? ", " : "", piece); \
+        at = VG_MIN(at, n - 1);                                                  \
+    } while (0)
+    if (r && r->gpus)
+        PUT("%u GPU%s", r->gpus, r->gpus > 1 ? "s" : "");
+    if (r && r->gpu_milli)
+        PUT("%g GPU", r->gpu_milli / 1000.0);
+    if (r && r->gpu_mem_bytes)
+        PUT("%s GPU memory", vg_format_size(r->gpu_mem_bytes, mem, sizeof(mem)));
+    if (r && r->cpu_milli)
+        PUT("%g CPU%s", r->cpu_milli / 1000.0, r->cpu_milli > 1000 ? "s" : "");
+    if (r && r->mem_bytes)
+        PUT("%s memory", vg_format_size(r->mem_bytes, mem, sizeof(mem)));
+#undef PUT
+    return out;
+}
+
+char *vg_soon(uint64_t wall_usec, char *out, size_t n) {
+    char when[32], wait[32];
+    uint64_t now = vg_wall_usec();
+    if (!wall_usec)
+        return snprintf(out, n, "-"), out;
+    if (wall_usec <= now)
+        return snprintf(out, n, "now"), out;
+    snprintf(out, n, "%s (in %s)", vg_when(wall_usec, when, sizeof(when)),
+             vg_format_duration(wall_usec - now, wait, sizeof(wait)));
     return out;
 }
 
@@ -84,21 +125,47 @@ void vg_task_row(struct vg_table *table, const Vg__Pb__TaskInfo *t) {
 static void line(const char *key, const char *value) {
     char clean[1024];
     if (value && *value)
-        printf("%-10s%s\n", key, vg_clean(clean, sizeof(clean), value, strlen(value)));
+        printf("%-10s%s%s\n", key, strlen(key) > 9 ? " " : "",
+               vg_clean(clean, sizeof(clean), value, strlen(value)));
 }
 
-static void print_resources(const Vg__Pb__Resources *r) {
-    char mem[32];
-    if (!r || !(r->cpu_milli || r->mem_bytes || r->gpus))
-        return;
-    printf("%-10s", "wants");
-    if (r->cpu_milli)
-        printf("%g CPUs ", r->cpu_milli / 1000.0);
-    if (r->mem_bytes)
-        printf("%s memory ", vg_format_size(r->mem_bytes, mem, sizeof(mem)));
-    if (r->gpus)
-        printf("%u GPUs", r->gpus);
-    printf("\n");
+/* What holds for batch tasks alone. */
+static void print_batch(const Vg__Pb__TaskInfo *t) {
+    char id[VG_ID_LEN + 1], b[256];
+    if (t->progress && t->progress->total)
+        line(t->members ? "progress" : "children",
+             vg_progress_line(t->progress, vg_wall_usec(), 0, UINT32_MAX, 0, b, sizeof(b)));
+    if (t->group) {
+        vg_id_format(t->group, id);
+        snprintf(b, sizeof(b), "%u of %u in %s %s", t->index, t->of, t->gang ? "gang" : "group",
+                 id);
+        line("member", b);
+    } else if (t->gang) {
+        line("gang", "starts whole or not at all");
+    }
+    for (size_t i = 0; i < t->n_after; i++)
+        line(i ? "" : "after", t->after[i]);
+    if (t->has_priority)
+        printf("%-10s%u\n", "priority", t->priority);
+    line("key", t->key);
+    if (t->schedule) {
+        vg_id_format(t->schedule, id);
+        line("schedule", id);
+    }
+    if (t->parent) {
+        vg_id_format(t->parent, id);
+        line("parent", id);
+    }
+    if (t->retries_left)
+        printf("%-10s%u left\n", "retries", t->retries_left);
+    if (t->preempted)
+        printf("%-10s%u times\n", "preempted", t->preempted);
+    if (t->due_usec > vg_wall_usec())
+        line("not before", vg_soon(t->due_usec, b, sizeof(b)));
+    if (t->expected_start_usec && !t->started_usec)
+        line("expected", vg_soon(t->expected_start_usec, b, sizeof(b)));
+    if (t->expected_end_usec > vg_wall_usec() && !t->ended_usec)
+        line("ends about", vg_soon(t->expected_end_usec, b, sizeof(b)));
 }
 
 void vg_task_print(const Vg__Pb__TaskInfo *t) {
@@ -116,9 +183,10 @@ void vg_task_print(const Vg__Pb__TaskInfo *t) {
     line("pool", t->pool);
     line("node", t->node);
     line("session", t->session);
-    print_resources(t->want);
+    line("wants", vg_resources_text(t->want, b, sizeof(b)));
     for (size_t i = 0; i < t->n_label; i++)
         line(i ? "" : "labels", t->label[i]);
+    print_batch(t);
     line("created", vg_when(t->created_usec, b, sizeof(b)));
     if (t->started_usec)
         line("started", vg_when(t->started_usec, b, sizeof(b)));
@@ -134,6 +202,42 @@ void vg_task_print(const Vg__Pb__TaskInfo *t) {
         line("output", vg_format_size(t->out_bytes, b, sizeof(b)));
     if (t->attempt > 1)
         printf("%-10s%u\n", "attempt", t->attempt);
+}
+
+static json_t *progress_json(const Vg__Pb__Progress *p) {
+    if (!p)
+        return json_null();
+    json_t *j = json_object();
+    json_object_set_new(j, "total", vg_json_u64(p->total));
+    json_object_set_new(j, "blocked", vg_json_u64(p->blocked));
+    json_object_set_new(j, "queued", vg_json_u64(p->queued));
+    json_object_set_new(j, "running", vg_json_u64(p->running));
+    json_object_set_new(j, "succeeded", vg_json_u64(p->succeeded));
+    json_object_set_new(j, "failed", vg_json_u64(p->failed));
+    json_object_set_new(j, "cancelled", vg_json_u64(p->cancelled));
+    json_object_set_new(j, "expected_end_usec", vg_json_u64(p->expected_end_usec));
+    return j;
+}
+
+static void add_batch(json_t *j, const Vg__Pb__TaskInfo *t) {
+    json_t *after = json_array();
+    for (size_t i = 0; i < t->n_after; i++)
+        json_array_append_new(after, vg_json_text(t->after[i]));
+    json_object_set_new(j, "members", vg_json_u64(t->members));
+    json_object_set_new(j, "progress", progress_json(t->progress));
+    json_object_set_new(j, "group", vg_json_id(t->group));
+    json_object_set_new(j, "index", t->group ? vg_json_u64(t->index) : json_null());
+    json_object_set_new(j, "of", t->group ? vg_json_u64(t->of) : json_null());
+    json_object_set_new(j, "gang", json_boolean(t->gang));
+    json_object_set_new(j, "after", after);
+    json_object_set_new(j, "priority", vg_json_u64(t->priority));
+    json_object_set_new(j, "retries_left", vg_json_u64(t->retries_left));
+    json_object_set_new(j, "preempted", vg_json_u64(t->preempted));
+    json_object_set_new(j, "key", t->key && *t->key ? vg_json_text(t->key) : json_null());
+    json_object_set_new(j, "schedule", vg_json_id(t->schedule));
+    json_object_set_new(j, "due_usec", vg_json_u64(t->due_usec));
+    json_object_set_new(j, "expected_start_usec", vg_json_u64(t->expected_start_usec));
+    json_object_set_new(j, "expected_end_usec", vg_json_u64(t->expected_end_usec));
 }
 
 json_t *vg_task_json(const Vg__Pb__TaskInfo *t) {
@@ -164,5 +268,6 @@ json_t *vg_task_json(const Vg__Pb__TaskInfo *t) {
     json_object_set_new(j, "out_bytes", vg_json_u64(t->out_bytes));
     json_object_set_new(j, "cpu_usec", vg_json_u64(t->cpu_usec));
     json_object_set_new(j, "mem_peak_bytes", vg_json_u64(t->mem_peak_bytes));
+    add_batch(j, t);
     return j;
 }

@@ -35,6 +35,11 @@ int run_forward(const struct vg_endpoint *ep, uint64_t task_id, const char *cons
     return vg_err_set(err, VG_UNSUPPORTED, "this program forwards no ports");
 }
 
+int run_forecast(struct run *r, const Vg__Pb__RunEvent *ev, struct vg_err *err) {
+    (void)r, (void)ev;
+    return vg_err_set(err, VG_UNSUPPORTED, "this program makes no forecasts");
+}
+
 int run_follow_stored(const struct run *r) {
     (void)r;
     return 125;

@@ -1,8 +1,10 @@
 /* What people and programs are shown: aligned, cut to the terminal, harmless. */
 #include "base/cleanup.h"
+#include "base/util.h"
 #include "cli/json.h"
 #include "cli/table.h"
 #include "cli/task-show.h"
+#include "cli/why-show.h"
 
 #include <criterion/criterion.h>
 #include <string.h>
@@ -146,4 +148,92 @@ Test(task, json_names_every_part_even_of_an_empty_task) {
     cr_expect(json_is_array(json_object_get(j, "argv")));
     cr_expect(json_is_object(json_object_get(j, "labels")));
     json_decref(j);
+}
+
+Test(task, a_group_is_one_row_with_its_progress) {
+    Vg__Pb__TaskInfo t = VG__PB__TASK_INFO__INIT;
+    Vg__Pb__Progress p = VG__PB__PROGRESS__INIT;
+    char text[64];
+    t.state = (char *)"running";
+    t.members = p.total = 256;
+    p.succeeded = 37;
+    t.progress = &p;
+    cr_expect_str_eq(vg_task_state(&t, text, sizeof(text)), "running 37/256");
+    p.failed = 2;
+    cr_expect_str_eq(vg_task_state(&t, text, sizeof(text)), "running 39/256, 2 failed");
+    t.members = 0; /* a task with children */
+    p.failed = 0, p.total = 40;
+    cr_expect_str_eq(vg_task_state(&t, text, sizeof(text)), "running +37/40");
+    t.progress = NULL;
+    cr_expect_str_eq(vg_task_state(&t, text, sizeof(text)), "running");
+}
+
+Test(task, programs_are_told_everything_about_a_member) {
+    Vg__Pb__TaskInfo t = VG__PB__TASK_INFO__INIT;
+    t.id = 0x11, t.group = 0x22, t.index = 3, t.of = 8;
+    t.gang = true;
+    t.preempted = 2;
+    json_t *j = vg_task_json(&t);
+    cr_expect_str_eq(json_string_value(json_object_get(j, "group")), "0000000000000022");
+    cr_expect_eq(json_integer_value(json_object_get(j, "index")), 3);
+    cr_expect_eq(json_integer_value(json_object_get(j, "of")), 8);
+    cr_expect_eq(json_integer_value(json_object_get(j, "preempted")), 2);
+    cr_expect(json_is_true(json_object_get(j, "gang")));
+    cr_expect(json_is_null(json_object_get(j, "progress")));
+    json_decref(j);
+}
+
+Test(task, resources_read_as_one_would_say_them) {
+    Vg__Pb__Resources r = VG__PB__RESOURCES__INIT;
+    char text[128];
+    cr_expect_str_eq(vg_resources_text(&r, text, sizeof(text)), "");
+    cr_expect_str_eq(vg_resources_text(NULL, text, sizeof(text)), "");
+    r.gpus = 2, r.cpu_milli = 4000, r.mem_bytes = 16ull << 30;
+    cr_expect_str_eq(vg_resources_text(&r, text, sizeof(text)), "2 GPUs, 4 CPUs, 16 GiB memory");
+    r = (Vg__Pb__Resources)VG__PB__RESOURCES__INIT;
+    r.gpu_milli = 250, r.gpu_mem_bytes = 20ull << 30, r.cpu_milli = 500;
+    cr_expect_str_eq(vg_resources_text(&r, text, sizeof(text)),
+                     "0.25 GPU, 20 GiB GPU memory, 0.5 CPU");
+    char small[10];
+    cr_expect_str_eq(vg_resources_text(&r, small, sizeof(small)), "0.25 GPU,");
+}
+
+Test(why, numbers_are_exact) {
+    static const struct {
+        uint64_t in;
+        const char *milli, *cost;
+    } cases[] = {{0, "0", "0.00 EUR"},
+                 {250, "0.25", "less than 0.01 EUR"},
+                 {1001, "1.001", "less than 0.01 EUR"},
+                 {2500, "2.5", "less than 0.01 EUR"},
+                 {12345000, "12345", "12.35 EUR"},
+                 {999999, "999.999", "1.00 EUR"}};
+    char text[64];
+    for (unsigned i = 0; i < VG_COUNT(cases); i++) {
+        cr_expect_str_eq(vg_milli_text(cases[i].in, text, sizeof(text)), cases[i].milli);
+        cr_expect_str_eq(vg_cost_text(cases[i].in, "EUR", text, sizeof(text)), cases[i].cost);
+    }
+}
+
+Test(why, one_sentence_then_what_is_known) {
+    Vg__Pb__WhyInfo w = VG__PB__WHY_INFO__INIT;
+    Vg__Pb__Holder h = VG__PB__HOLDER__INIT, *holders[] = {&h};
+    char *text = NULL;
+    size_t len;
+    w.text = (char *)"waits for 4 GPUs of pool a100\033[2J";
+    w.basis = (char *)"run times of 12 earlier tasks";
+    h.tenant = (char *)"vision";
+    h.tasks = 3, h.gpu_milli = 6000;
+    w.holder = holders;
+    w.n_holder = 1;
+    FILE *f = open_memstream(&text, &len);
+    vg_why_print(f, &w);
+    fclose(f);
+    cr_expect_str_eq(text, "waits for 4 GPUs of pool a100?[2J\n"
+                           "because         run times of 12 earlier tasks\n"
+                           "held by         vision: 3 tasks, 6 GPUs\n");
+    free(text);
+    cr_expect_not(vg_why_hopeless(&w));
+    w.code = (char *)"too-big";
+    cr_expect(vg_why_hopeless(&w));
 }
