@@ -98,6 +98,9 @@ static int wait_in_lane(struct vg_eng *e, struct etask *t) {
     s->queued++;
     vg_lane_add(e, lane, t);
     vg_shape_settle(e, s);
+    /* A promise that binds the others of its shape need not bind a new first. */
+    if (s->state == SHAPE_ASLEEP && s->code == VG_ENG_KEPT && vg_shape_head(e, s) == t)
+        vg_shape_wake(e, s);
     return 0;
 }
 

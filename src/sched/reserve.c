@@ -91,6 +91,8 @@ static int put_on(struct vg_eng *e, struct reservation *r, const struct opening 
     for (size_t i = 0; i < n; i++)
         if (vg_reservation_hold(r, o[i].node, r->shape->fit, o[i].gpus) < 0)
             return -ENOMEM;
+    for (size_t i = 0; i < n; i++) /* those after it may have to look for another place */
+        vg_holds_recheck(e, o[i].node);
     return 0;
 }
 

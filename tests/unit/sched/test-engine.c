@@ -348,3 +348,23 @@ Test(engine, past_use_survives_a_restart) {
     vg_eng_free(e);
     vg_eng_free(again);
 }
+
+Test(engine, a_promise_holds_back_those_after_it_and_nobody_else) {
+    struct vg_eng *e = kit_new(1, 8);
+    struct vg_eng_req urgent = kit_req(4, 1, 1);
+    vg_eng_now(e, VG_USEC);
+    kit_submit(e, 1, 1, 6);
+    cr_assert_eq(kit_next(e), 1);
+    kit_submit(e, 2, 1, 8); /* is promised the whole node once 1 has ended */
+    kit_submit(e, 3, 1, 1); /* would fit, and is expected to outlast 1 */
+    cr_assert_eq(kit_next(e), 0);
+    urgent.priority = 1;
+    kit_send(e, &urgent);
+    cr_assert_eq(kit_next(e), 4, "nobody waits for somebody whose turn comes later");
+    cr_assert_eq(kit_next(e), 0);
+    vg_eng_release(e, 1, VG_ENG_ENDED);
+    vg_eng_release(e, 4, VG_ENG_ENDED);
+    cr_assert_eq(kit_next(e), 2);
+    cr_assert_null(vg_eng_check(e));
+    vg_eng_free(e);
+}
