@@ -45,6 +45,7 @@ struct side {
     struct vg_list out; /* packets under way to the other side */
     uint64_t last_at;   /* arrival of the newest */
     bool deaf;          /* it is gone, or has closed: what comes is dropped */
+    bool powerless;     /* it went with its machine */
 };
 
 struct vg_w_link {
@@ -231,10 +232,12 @@ static void deliver(void *link, uint64_t to) {
     link_put(l);
 }
 
-/* Nobody is there any more: what comes is answered by a reset, once. */
+/* Nobody is there any more. A machine that runs answers by a reset, one that does not says
+   nothing. */
 static void refuse(struct vg_w_link *l, int to) {
-    l->side[to].deaf = true;
-    if (!l->broken && has_side(&l->side[!to])) {
+    struct side *s = &l->side[to];
+    s->deaf = true;
+    if (!l->broken && has_side(&l->side[!to]) && (s->proc->alive || !s->powerless)) {
         l->broken = true;
         put(l, to, RESET, NULL, 0);
     }
@@ -509,16 +512,19 @@ void vg_w_net_gone(struct vg_w_proc *p, bool silent) {
         vg_list_for_each (x, &mine->out)
             n++;
         drop_out(mine, silent ? (size_t)vg_w_between(&far_machine(l)->net, 0, n) : n);
-        if (!l->broken && !c->closing) {
-            if (silent) /* the other side finds out when its own words are not answered */
-                mine->last_at =
-                    vg_w->now + vg_w_between(&far_machine(l)->net, 2 * VG_USEC, 40 * VG_USEC);
+        /* Of a machine without power nothing is heard: a node's agent notices by the silence, a
+           client that only waits by its probes. */
+        bool told = !silent || l->local || (c->side == 1 && !l->node);
+        if (silent && told)
+            mine->last_at = vg_w->now + vg_w_between(&far_machine(l)->net, 2 * VG_USEC,
+                                                     40 * VG_USEC);
+        if (told && !l->broken && !c->closing)
             put(l, c->side, silent ? RESET : FIN, NULL, 0);
-        }
         mine->deaf = true;
+        mine->powerless = silent;
         mine->conn = NULL;
         c->link = NULL;
-        l->broken = true;
+        l->broken |= told;
         link_put(l);
     }
 }

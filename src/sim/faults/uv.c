@@ -223,9 +223,9 @@ static void synced(void *f, uint64_t unused) {
 
 int __wrap_uv_fs_fdatasync(uv_loop_t *loop, uv_fs_t *req, uv_file fd, uv_fs_cb cb) {
     struct vg_world *w = vg_w;
-    struct fsync *s = vg_alloc(sizeof *s);
+    struct fsync *s = w->control ? vg_alloc(sizeof *s) : NULL;
     if (!s)
-        return UV_ENOMEM;
+        return UV_EIO; /* a virgad that is being given back has no disk any more */
     *s = (struct fsync){.req = req, .cb = cb, .fd = fd};
     vg_list_push_back(&w->fsyncs, &s->link);
     uint64_t slow = w->disk_slow_until > w->now ? 300000 : 3000;
