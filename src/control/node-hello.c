@@ -272,7 +272,10 @@ static void become_ready(struct vg_nodelink *a) {
     a->reported = true;
     a->refuses = false;
     vg_nodelink_update(a);
-    vg_persist_node(a, VG_STORE_COMMIT);
+    if (a->kept)
+        vg_persist_node(a, VG_STORE_COMMIT);
+    else
+        vg_persist_node_kept(a);
 }
 
 void vg_agent_on_hello(struct vg_call *call) {

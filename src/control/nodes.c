@@ -1,7 +1,8 @@
 /* Nodes: leases, orders and what the scheduler knows of them.
 
    What always holds:
-   1. A node takes tasks only while it is connected, has reported, and is ready.
+   1. A node takes tasks only while it is connected, has reported, is ready, and the store is sure
+      to remember that it may hold some.
    2. A node is called lost only when its lease has surely run out there; only then are its tasks
       given to others. */
 #include "control/nodes.h"
@@ -114,7 +115,7 @@ void vg_nodelink_update(struct vg_nodelink *a) {
                               .gpus = n->gpus,
                               .labels = n->labels.item,
                               .n_labels = n->labels.n,
-                              .usable = a->peer && a->reported && !a->drain && !a->refuses &&
+                              .usable = a->peer && a->reported && a->kept && !a->drain && !a->refuses &&
                                         vg_node_state_takes(n->state)};
     int r = vg_sched_set_node(a->ctl->sched, &s);
     if (r < 0)
@@ -154,7 +155,8 @@ static void node_lost(struct vg_nodelink *a) {
     vg_node_move(a->node, VG_NODE_LOST, vg_wall_usec());
     if (!a->ctl->settled && !a->reported)
         a->ctl->silent_node = a->node->id;
-    a->alive_before = false;
+    a->alive_before = a->kept = false;
+    a->keeping = 0;
     if (a->peer && a->peer->conn)
         vg_conn_abort(a->peer->conn, VG_TIMEOUT, "the node's lease has ended");
     vg_nodelink_update(a);
@@ -173,6 +175,8 @@ void vg_nodelinks_tick(struct vg_control *c) {
         if (alive && vg_node_lease_over(a->node, now, c->conf.lease_usec)) {
             node_lost(a);
             lost = true;
+        } else if (alive && a->reported && !a->kept && !a->keeping) {
+            vg_persist_node_kept(a);
         }
     }
     if (lost || !c->settled)

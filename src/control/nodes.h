@@ -13,6 +13,9 @@ struct vg_nodelink {
     bool local;           /* same machine, by unix socket: descriptors may pass */
     bool reported;        /* has told its tasks since we started */
     bool alive_before;    /* may hold tasks of our earlier life */
+    bool kept;            /* the store is sure to remember that it may hold tasks */
+    uint32_t keeping;     /* not 0: the store is being told; which time */
+    uint32_t keep_times;
     bool drain;           /* an administrator's wish */
     bool refuses;         /* it said it is going down or has no lease: until its next greeting */
     uint16_t direct_port;

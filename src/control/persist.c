@@ -8,6 +8,7 @@
 #include "base/util.h"
 #include "control/keys.h"
 #include "control/nodes.h"
+#include "control/place.h"
 #include "model/session.h"
 #include "model/task-row.h"
 
@@ -97,7 +98,7 @@ static char *join_lines(const struct vg_strings *labels) {
     return out;
 }
 
-void vg_persist_node(struct vg_nodelink *a, enum vg_store_sync sync) {
+static int put_node(struct vg_nodelink *a, enum vg_store_sync sync, vg_store_cb *cb, void *arg) {
     const struct vg_node *n = a->node;
     Vg__Pb__Resources total = vg_res_to_pb(n->total);
     uint8_t packed[128];
@@ -116,9 +117,48 @@ void vg_persist_node(struct vg_nodelink *a, enum vg_store_sync sync) {
                               .seen_usec = n->seen_usec,
                               .cert_expires_usec = n->cert_expires_usec};
     row.total = (struct vg_bytes){packed, vg__pb__resources__pack(&total, packed)};
-    int r = vg_store_put_node(a->ctl->store, &row, sync, NULL, NULL);
+    int r = vg_store_put_node(a->ctl->store, &row, sync, cb, arg);
     if (r < 0)
         vg_warn("cannot store node %s: %s", n->name, strerror(-r));
+    return r;
+}
+
+void vg_persist_node(struct vg_nodelink *a, enum vg_store_sync sync) {
+    put_node(a, sync, NULL, NULL);
+}
+
+struct keeping {
+    struct vg_control *ctl;
+    uint64_t node;
+    uint32_t which;
+};
+
+static void node_kept(void *arg, int result) {
+    vg_auto_free struct keeping *k = arg;
+    struct vg_nodelink *a = vg_nodelink_get(k->ctl, k->node);
+    if (!a || a->keeping != k->which)
+        return; /* removed, or lost in the meantime */
+    a->keeping = 0;
+    if (result < 0) {
+        vg_error("node=%s cannot be stored and takes no tasks until it is: %s", a->node->name,
+                 strerror(-result)); /* housekeeping tries again */
+        return;
+    }
+    a->kept = true;
+    vg_nodelink_update(a);
+    vg_place_all(k->ctl);
+}
+
+void vg_persist_node_kept(struct vg_nodelink *a) {
+    struct keeping *k = vg_alloc(sizeof *k);
+    if (!k)
+        return;
+    a->keeping = ++a->keep_times;
+    *k = (struct keeping){.ctl = a->ctl, .node = a->node->id, .which = a->keeping};
+    if (put_node(a, VG_STORE_DURABLE, node_kept, k) < 0) {
+        a->keeping = 0;
+        free(k);
+    }
 }
 
 /* ------------------------------------------------------------------ rows to tasks */
@@ -209,7 +249,7 @@ static int load_node(void *arg, const struct vg_node_row *row) {
     enum vg_node_state state = VG_NODE_LOST;
     vg_node_state_parse(row->state, &state);
     a->drain = state == VG_NODE_DRAINING;
-    a->alive_before = state == VG_NODE_READY || state == VG_NODE_DRAINING;
+    a->alive_before = a->kept = state == VG_NODE_READY || state == VG_NODE_DRAINING;
     if (state != VG_NODE_JOINING)
         vg_node_move(n, state, vg_wall_usec());
     Vg__Pb__Resources *total = vg__pb__resources__unpack(NULL, row->total.len, row->total.data);

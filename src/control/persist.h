@@ -14,6 +14,9 @@ int vg_persist_now(struct vg_job *j, enum vg_store_sync sync,
                    void (*cb)(struct vg_job *j, uint64_t cookie, int result), uint64_t cookie);
 void vg_persist_flush(struct vg_control *c); /* hands everything that is dirty to the store */
 void vg_persist_node(struct vg_nodelink *a, enum vg_store_sync sync);
+/* The node may hold tasks from now on: when that is durable it is `kept`, and only then it gets any.
+   Else a loss of power could make us forget a node that runs something, and run it elsewhere. */
+void vg_persist_node_kept(struct vg_nodelink *a);
 /* Labels as the store keeps them: "k=v" lines. */
 int vg_persist_set_labels(struct vg_nodelink *a, const char *lines);
 /* Tasks from rows: a member's row needs its group, which is remembered for the next one.
