@@ -48,6 +48,7 @@ void vg_job_free(struct vg_job *j) {
     vg_list_remove(&j->dirty);
     vg_timer_stop(&j->limit);
     vg_timer_stop(&j->hold);
+    vg_timer_stop(&j->again);
     vg_chan_close(&j->chan);
     vg_logfile_free(j->log);
     vg_task_free(j->task);

@@ -24,6 +24,7 @@ struct vg_job {
     struct vg_session *session; /* borrowed; NULL: none */
     struct vg_timer *limit;     /* --time */
     struct vg_timer *hold;      /* a queued task whose remote client went away */
+    struct vg_timer *again;     /* the store could not take the attempt: the next try */
     uint32_t lost;              /* attempts lost so far */
     bool stored;                /* the whole row was handed to the store */
     bool accepting;             /* durable: the store has not said yes yet */

@@ -1,7 +1,8 @@
 /* Carrying out what the scheduler decides.
 
    What always holds: a first attempt is started at once; a later one only after the store has its
-   number (COMMIT), so that no two lives of the control plane use the same number twice. */
+   number (COMMIT). What an earlier life left in the queue goes on one number higher, so that no two
+   lives of the control plane use the same number twice. */
 #include "control/place.h"
 
 #include "base/cleanup.h"
@@ -15,6 +16,8 @@
 #include "control/start.h"
 
 #include <string.h>
+
+#define STORE_AGAIN_USEC VG_USEC
 
 static struct vg_sched_req request_of(const struct vg_job *j) {
     const struct vg_task *t = j->task;
@@ -34,6 +37,7 @@ int vg_place_submit(struct vg_job *j, struct vg_err *err) {
 
 void vg_place_release(struct vg_job *j) {
     vg_sched_release(j->ctl->sched, j->task->id);
+    vg_timer_stop(&j->again);
     if (j->task->attempt.node && j->ctl->running)
         j->ctl->running--;
     vg_sessions_leave(j);
@@ -53,14 +57,27 @@ void vg_place_tell(struct vg_job *j) {
 
 /* ------------------------------------------------------------------ starting */
 
+static void store_attempt(void *user);
+
 static void attempt_stored(struct vg_job *j, uint64_t attempt, int result) {
     struct vg_nodelink *a = vg_nodelink_get(j->ctl, j->task->attempt.node);
     if (j->task->state != VG_TASK_STARTING || j->task->attempt.number != attempt || j->sent)
         return;
-    if (result < 0 || !a || !a->peer || !a->peer->conn)
-        vg_job_lost(j, false, result < 0 ? "the attempt could not be stored" : "its node left");
-    else
+    if (!a || !a->peer || !a->peer->conn)
+        vg_job_lost(j, false, "its node left");
+    else if (result < 0 && !j->again) /* a full disk is not the task's fault: it keeps its place */
+        j->again = vg_timer_start(j->ctl->loop, STORE_AGAIN_USEC, store_attempt, j);
+    else if (result >= 0)
         vg_start_send(j, a);
+}
+
+static void store_attempt(void *user) {
+    struct vg_job *j = user;
+    uint32_t number = j->task->attempt.number;
+    j->again = NULL;
+    int r = vg_persist_now(j, VG_STORE_COMMIT, attempt_stored, number);
+    if (r < 0)
+        attempt_stored(j, number, r);
 }
 
 static void carry_out(struct vg_control *c, const struct vg_sched_place *p) {
@@ -76,8 +93,7 @@ static void carry_out(struct vg_control *c, const struct vg_sched_place *p) {
     vg_timer_stop(&j->hold);
     vg_sessions_enter(j, p->node);
     if (j->task->attempt.number > 1) {
-        if (vg_persist_now(j, VG_STORE_COMMIT, attempt_stored, j->task->attempt.number) < 0)
-            vg_job_lost(j, false, "the attempt could not be stored");
+        store_attempt(j);
     } else {
         vg_start_send(j, a);
     }
@@ -138,11 +154,21 @@ void vg_place_restore(struct vg_control *c) {
     }
 }
 
-/* A node that never reported may have used the next number: it is skipped, so that what that node
-   says later is known to be stale. */
-static void skip_attempt(struct vg_job *j, uint64_t node) {
+/* Any node: where it does not matter which. 0: there is none. */
+static uint64_t some_node(struct vg_control *c) {
+    vg_map_for_each (s, &c->nodes)
+        return ((struct vg_nodelink *)s->value)->node->id;
+    return 0;
+}
+
+/* An earlier life may have used the next number: first attempts are sent before they are stored.
+   The number is skipped, so that what a node says of it later is known to be stale, and so that no
+   two runs write the same log. */
+static void skip_attempt(struct vg_job *j) {
+    struct vg_control *c = j->ctl;
+    uint64_t node = c->silent_node ? c->silent_node : some_node(c);
     if (node && !j->task->cancel && vg_task_place(j->task, node, 0) == 0)
-        vg_task_move(j->task, VG_TASK_QUEUED, vg_wall_usec(), "its node was lost");
+        vg_task_move(j->task, VG_TASK_QUEUED, vg_wall_usec(), NULL);
 }
 
 void vg_place_unhold(struct vg_control *c) {
@@ -159,7 +185,7 @@ void vg_place_unhold(struct vg_control *c) {
         struct vg_err err = VG_ERR_INIT;
         if (!j || !j->held)
             continue;
-        skip_attempt(j, c->silent_node);
+        skip_attempt(j);
         if (j->accepting) { /* the store's answer begins it */
             j->held = false;
             continue;

@@ -383,6 +383,8 @@ static void face_free(struct vg_agent_keeper *f) {
 /* Its process is gone, and with it what it ran. */
 static void keeper_gone(struct vg_w_keeper *k, bool orderly) {
     struct vg_agent_keeper *f = k->face;
+    if (k->attempt && !orderly)
+        k->attempt->keeper_lost = true;
     if (k->attempt && k->attempt->running) {
         k->attempt->killed = true;
         k->attempt->status = 128 + SIGKILL;

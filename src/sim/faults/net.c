@@ -516,8 +516,8 @@ void vg_w_net_gone(struct vg_w_proc *p, bool silent) {
            client that only waits by its probes. */
         bool told = !silent || l->local || (c->side == 1 && !l->node);
         if (silent && told)
-            mine->last_at = vg_w->now + vg_w_between(&far_machine(l)->net, 2 * VG_USEC,
-                                                     40 * VG_USEC);
+            mine->last_at =
+                vg_w->now + vg_w_between(&far_machine(l)->net, 2 * VG_USEC, 40 * VG_USEC);
         if (told && !l->broken && !c->closing)
             put(l, c->side, silent ? RESET : FIN, NULL, 0);
         mine->deaf = true;

@@ -45,7 +45,8 @@ static bool was_final(const struct vg_w_task *t, const struct vg_w_attempt *a) {
                      (n->lease_until && n->lease_until <= vg_w_boot(&n->machine));
     bool retried = a->status != 0 && t->plan->retries > 0;
     bool forgotten = t->plan->interactive && t->power_lost_since; /* it was not promised more */
-    return a->completed && !node_lost && !retried && !forgotten && !t->cancel_sent;
+    return a->completed && !a->keeper_lost && !node_lost && !retried && !forgotten &&
+           !t->cancel_sent;
 }
 
 static void check_start(struct vg_w_node *n, struct vg_w_task *t, uint32_t number) {
@@ -157,8 +158,9 @@ static bool excused(const struct vg_w_task *t, int32_t status, uint32_t reason) 
                 (!reason && status == 125);
     if (t->cancel_sent || t->gone)
         return true;
-    return (lost && (t->plan->interactive || vg_w->plan->n_faults > 5)) ||
-           (full && planned(VG_FAULT_FULL_DISK));
+    /* Whoever waits at a terminal is told, and decides for himself whether to run it again. */
+    bool waits = t->plan->interactive && reason;
+    return waits || (lost && vg_w->plan->n_faults > 5) || (full && planned(VG_FAULT_FULL_DISK));
 }
 
 void vg_w_truth_told(struct vg_w_task *t, int32_t status, uint32_t reason, uint32_t number,

@@ -67,6 +67,7 @@ struct vg_w_attempt {
     int node;
     bool running, completed; /* completed: the command ended by itself */
     bool killed;             /* somebody ended it: an order, a lease, a crash */
+    bool keeper_lost;        /* its keeper died before anybody had to remember its end */
     int32_t status;
     uint64_t started_usec, started_wall_usec; /* true; as its machine's clock had it */
     uint64_t node_losses;                     /* of its node when it ended */
