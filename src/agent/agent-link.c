@@ -83,6 +83,7 @@ static void send_heartbeat(struct vg_agent *a) {
     beat.has_sent_usec = beat.has_rss_bytes = true;
     beat.sent_usec = vg_now_usec();
     beat.rss_bytes = rss;
+    beat.has_leaving = beat.leaving = a->stopping;
     env.body_case = VG__PB__ENVELOPE__BODY_HEARTBEAT;
     env.heartbeat = &beat;
     vg_link_send(a, &env);

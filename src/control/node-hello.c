@@ -321,4 +321,9 @@ void vg_agent_on_heartbeat(struct vg_call *call) {
     env.body_case = B(HEARTBEAT_OK);
     env.heartbeat_ok = call->env->heartbeat;
     vg_peer_send(call->peer, call->req, false, &env);
+    if (a->refuses && !call->env->heartbeat->leaving) { /* the answer gives it a lease again */
+        a->refuses = false;
+        vg_nodelink_update(a);
+        vg_place_all(call->ctl);
+    }
 }

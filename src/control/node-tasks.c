@@ -103,6 +103,7 @@ void vg_node_task_exited(struct vg_job *j, const Vg__Pb__TaskExited *x) {
         if (a && x->never_ran && x->reason == VG_UNAVAILABLE) { /* or it would be asked at once */
             a->refuses = true;
             vg_nodelink_update(a);
+            j->lost -= j->lost > 0; /* that is no fault of the task, however often it happens */
         }
         vg_nodelink_exit_ack(c, node, id, attempt);
         vg_job_lost(j, !x->never_ran && j->task->state == VG_TASK_RUNNING,

@@ -17,7 +17,7 @@ struct vg_nodelink {
     uint32_t keeping;     /* not 0: the store is being told; which time */
     uint32_t keep_times;
     bool drain;           /* an administrator's wish */
-    bool refuses;         /* it said it is going down or has no lease: until its next greeting */
+    bool refuses;         /* it said it is going down or has no lease: until it says otherwise */
     uint16_t direct_port;
     uint8_t fingerprint[VG_FINGERPRINT]; /* of its stream port's certificate */
     bool has_fingerprint;
