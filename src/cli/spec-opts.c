@@ -330,11 +330,17 @@ int vg_spec_opt(struct vg_spec_opts *o, struct vg_opt_state *st, int id, const c
 }
 
 static int check_group(const Vg__Pb__TaskSpec *s, struct vg_err *err) {
-    if (s->n_sweep && s->has_shards)
-        return vg_err_set(err, VG_INVALID,
-                          "-N and --sweep exclude each other: sweep over the shards, too, as in "
-                          "--sweep shard=0..%u",
-                          s->shards - 1);
+    if (s->n_sweep && s->gang)
+        return vg_err_set(
+            err, VG_INVALID,
+            "the points of a sweep start one by one, a gang starts as one: make a gang "
+            "for each point");
+    if (vg_spec_members(s) > VG_MEMBERS_MAX)
+        return vg_err_set(
+            err, VG_INVALID,
+            "-N and --sweep make more than %d tasks together: sweep over fewer values "
+            "at once",
+            VG_MEMBERS_MAX);
     if (s->gang && !s->has_shards)
         return vg_err_set(err, VG_INVALID,
                           "a gang needs its size: write --gang -N 4 for four that start together");

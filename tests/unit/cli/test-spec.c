@@ -150,9 +150,13 @@ Test(spec, a_group_is_shards_or_a_sweep_and_a_gang_has_a_size) {
     cr_assert(set.spec.gang);
     cr_assert_eq(set.spec.gang_policy, VG__PB__TASK_SPEC__GANG_POLICY__RESTART);
     REFUSED("option '-N': '0' is not a whole number from 1 to 100000", "-N", "0");
-    REFUSED("-N and --sweep exclude each other: sweep over the shards, too, as in --sweep "
-            "shard=0..3",
-            "-N", "4", "--sweep", "k=1,2");
+    OK("-N", "4", "--sweep", "k=1,2");
+    cr_assert_eq(vg_spec_members(&set.spec), 8);
+    REFUSED("the points of a sweep start one by one, a gang starts as one: make a gang for each "
+            "point",
+            "--gang", "-N", "4", "--sweep", "k=1,2");
+    REFUSED("-N and --sweep make more than 100000 tasks together: sweep over fewer values at once",
+            "--sweep", "k=1..1000", "-N", "101");
     REFUSED("a gang needs its size: write --gang -N 4 for four that start together", "--gang");
     REFUSED("--gang-policy is for gangs: give --gang, too", "-N", "4", "--gang-policy", "heal");
     REFUSED("option '--gang-policy': 'cure' is not one of heal, restart or fail", "--gang", "-N",
