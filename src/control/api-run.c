@@ -9,10 +9,9 @@
 #include "control/persist.h"
 #include "control/place.h"
 #include "control/replay.h"
-#include "control/sessions.h"
+#include "control/schedule.h"
 #include "control/spec-check.h"
-#include "model/pool.h"
-#include "model/task-row.h"
+#include "control/submit.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -223,129 +222,47 @@ static bool known(struct vg_call *call, uint64_t id, struct vg_chan *ch) {
 
 /* ------------------------------------------------------------------ new tasks */
 
-static int check_limits(struct vg_control *c, const struct vg_user *u, struct vg_err *err) {
-    uint64_t mine = 0, limit = c->conf.limits.user_tasks;
-    if (c->conf.limits.tasks && vg_map_len(&c->jobs) >= c->conf.limits.tasks)
-        return vg_err_set(
-            err, VG_NO_CAPACITY,
-            "the cloud holds %zu unfinished tasks, its limit (limits.tasks): wait until "
-            "some have ended",
-            vg_map_len(&c->jobs));
-    if (!limit || vg_map_len(&c->jobs) < limit)
-        return 0;
-    vg_map_for_each (s, &c->jobs) {
-        const struct vg_job *j = s->value;
-        mine += !vg_task_is_ended(j->task) && strcmp(j->task->user, u->name) == 0;
-    }
-    if (mine >= limit)
-        return vg_err_set(
-            err, VG_NO_CAPACITY,
-            "you have %llu unfinished tasks, your limit (limits.user_tasks): wait until "
-            "some have ended",
-            (unsigned long long)mine);
-    return 0;
-}
-
-/* The message's spec becomes the task's own: it is large (the environment), so it is not copied. */
-static Vg__Pb__TaskSpec *take_spec(struct vg_call *call) {
-    Vg__Pb__RunReq *m = call->env->run;
-    return vg_take_ptr(m->spec);
-}
-
-static int resolve(struct vg_control *c, Vg__Pb__TaskSpec *spec, struct vg_res *ret_grant,
-                   struct vg_err *err) {
-    const struct vg_pool_conf *pool = vg_pool_find(&c->conf, spec->pool, err);
-    if (!pool)
-        return err->code;
-    int r = vg_pool_grant(pool, spec->want, ret_grant, err);
-    if (r < 0)
-        return r;
-    if (!spec->pool || strcmp(spec->pool, pool->name) != 0) {
-        char *name = vg_strdup(pool->name);
-        if (!name)
-            return vg_err_sys(err, ENOMEM, "cannot take the task");
-        if (spec->pool && spec->pool != (char *)protobuf_c_empty_string)
-            free(spec->pool);
-        spec->pool = name;
-    }
-    spec->time_limit_usec = vg_pool_time_usec(pool, spec->time_limit_usec);
-    spec->has_time_limit_usec = spec->time_limit_usec != 0;
-    return 0;
-}
-
-static struct vg_job *make_job(struct vg_call *call, const struct vg_res *grant) {
-    struct vg_control *c = call->ctl;
-    const Vg__Pb__RunReq *m = call->env->run;
-    Vg__Pb__TaskSpec *spec = take_spec(call);
-    struct vg_task *t = vg_task_new(m->task_id, call->user->name, call->user->team->name, spec,
-                                    false, vg_wall_usec());
-    if (!t) {
-        vg__pb__task_spec__free_unpacked(spec, NULL);
-        return NULL;
-    }
-    spec->has_parent = call->peer->who.parent != 0;
-    spec->parent = call->peer->who.parent;
-    t->grant = *grant;
-    t->retries_left = spec->retries;
-    t->durable = m->wait_durable;
-    vg_task_set_who(t, identity_new(c, call->user, &call->peer->who));
-    struct vg_job *j = t->who ? vg_job_new(c, t) : NULL;
-    if (!j) {
-        vg_task_free(t);
-        return NULL;
-    }
-    if (vg_sessions_bind(j) < 0) {
-        vg_job_free(j);
-        return NULL;
-    }
-    return j;
-}
-
-/* Into the scheduler, or aside until the nodes have reported. */
-static void begin(struct vg_job *j) {
-    struct vg_control *c = j->ctl;
+/* A key that its owner has used: the first task is the answer, if it asks for the same. */
+static bool known_key(struct vg_call *call, struct vg_chan *ch) {
+    const Vg__Pb__TaskSpec *spec = call->env->run->spec;
     struct vg_err err = VG_ERR_INIT;
-    uint64_t id = j->task->id;
-    if (j->task->state != VG_TASK_QUEUED)
-        return; /* a node that had it has reported in the meantime */
-    if (j->held) {
-        vg_chan_park(&j->chan, c->loop);
-        vg_place_tell(j);
-        return;
+    struct vg_job *j = NULL;
+    struct vg_task *stored = NULL;
+    int r = vg_idem_find(call->ctl, call->user, spec, &j, &stored, &err);
+    if (r == 0)
+        return false;
+    if (r < 0) {
+        vg_peer_fail(call->peer, call->req, &err);
+    } else if (j && !vg_task_is_ended(j->task)) {
+        join_known(call, j, ch, false, !spec->detached);
+    } else {
+        const struct vg_task *t = j ? j->task : stored;
+        VG_ENVELOPE(env);
+        Vg__Pb__RunEvent e = VG__PB__RUN_EVENT__INIT;
+        e.has_kind = e.has_task_id = 1;
+        e.kind = VG__PB__RUN_EVENT__KIND__ACCEPTED;
+        e.task_id = t->id;
+        env.body_case = B(RUN_EVENT);
+        env.run_event = &e;
+        vg_peer_send(call->peer, call->req, true, &env);
+        answer_ended(call, t, ch);
     }
-    if (vg_place_submit(j, &err) < 0) {
-        vg_job_end(j, vg_reason_exit(err.reason), err.reason, err.msg);
-        return;
-    }
-    vg_place_all(c);
-    j = vg_job_get(c, id);
-    if (!j || j->task->state != VG_TASK_QUEUED)
-        return;
-    vg_chan_park(&j->chan, c->loop);
-    vg_place_tell(j);
-}
-
-static void accepted(struct vg_job *j, uint64_t cookie, int result) {
-    (void)cookie;
-    j->accepting = false;
-    if (vg_task_is_ended(j->task))
-        return;
-    if (result < 0) {
-        enum vg_reason reason = result == -ENOSPC ? VG_DISK_FULL : VG_INTERNAL;
-        char text[256];
-        snprintf(text, sizeof text, "cannot store the task: %s; free space under %s",
-                 strerror(-result), j->ctl->home.dir);
-        vg_job_end(j, vg_reason_exit(reason), reason, text);
-        return;
-    }
-    vg_job_event(j, VG__PB__RUN_EVENT__KIND__ACCEPTED, NULL);
-    begin(j);
+    vg_chan_close(ch);
+    vg_task_free(stored);
+    return true;
 }
 
 static void start_new(struct vg_call *call, struct vg_chan *ch, const struct vg_res *grant) {
     struct vg_err err = VG_ERR_INIT;
-    bool resend = call->env->run->resend;
-    struct vg_job *j = make_job(call, grant);
+    Vg__Pb__RunReq *m = call->env->run;
+    struct vg_new n = {.id = m->task_id,
+                       .user = call->user,
+                       .spec = vg_take_ptr(m->spec), /* large: it is not copied */
+                       .who = identity_new(call->ctl, call->user, &call->peer->who),
+                       .parent = call->peer->who.parent,
+                       .grant = *grant,
+                       .durable = m->wait_durable};
+    struct vg_job *j = vg_submit_make(call->ctl, &n);
     struct vg_follow *f = j ? follow_run(call, j, &err) : NULL;
     if (!f) {
         if (!j)
@@ -358,18 +275,8 @@ static void start_new(struct vg_call *call, struct vg_chan *ch, const struct vg_
     }
     f->owner = !j->task->spec->detached;
     j->chan = *ch;
-    j->held = resend && !call->ctl->settled;
-    if (j->task->durable) {
-        j->accepting = true;
-        vg_chan_park(&j->chan, call->ctl->loop);
-        int r = vg_persist_now(j, VG_STORE_DURABLE, accepted, 0);
-        if (r < 0)
-            accepted(j, 0, r);
-        return;
-    }
-    vg_follow_event(f, VG__PB__RUN_EVENT__KIND__ACCEPTED, NULL);
-    vg_job_changed(j);
-    begin(j);
+    j->held = m->resend && !call->ctl->settled && !vg_task_is_group(j->task);
+    vg_submit_go(j);
 }
 
 static void dry_run(struct vg_call *call, const struct vg_res *grant) {
@@ -404,14 +311,21 @@ void vg_api_run(struct vg_call *call) {
     if (r >= 0)
         r = vg_spec_check(m->spec, &err);
     if (r >= 0)
-        r = resolve(call->ctl, m->spec, &grant, &err);
+        r = vg_submit_resolve(call->ctl, call->user, call->peer->who.parent, m->spec, &grant, &err);
+    if (r >= 0 && m->spec->key && *m->spec->key && !m->dry_run && known_key(call, &ch))
+        return;
+    if (r >= 0 && m->spec->schedule && *m->spec->schedule && !m->dry_run) {
+        vg_chan_close(&ch);
+        vg_schedule_take(call, identity_new(call->ctl, call->user, &call->peer->who));
+        return;
+    }
     if (r >= 0 && m->dry_run) {
         vg_chan_close(&ch);
         dry_run(call, &grant);
         return;
     }
     if (r >= 0)
-        r = check_limits(call->ctl, call->user, &err);
+        r = vg_submit_limits(call->ctl, call->user, m->spec, &err);
     if (r < 0) {
         vg_chan_close(&ch);
         vg_peer_fail(call->peer, call->req, &err);

@@ -1,12 +1,15 @@
-/* Looking at tasks and ending them. Tasks that have not ended are in memory, the others in the
-   store; whoever asks sees one list. */
+/* Looking at single tasks and ending some. Tasks that have not ended are in memory, the others in
+   the store; whoever asks sees one list. */
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/util.h"
+#include "control/after.h"
 #include "control/api.h"
+#include "control/family.h"
 #include "control/nodes.h"
 #include "control/persist.h"
+#include "control/place.h"
 #include "control/users.h"
 #include "model/task-row.h"
 
@@ -16,7 +19,6 @@
 #include <string.h>
 
 #define B(name) VG__PB__ENVELOPE__BODY_##name
-#define LIST_MAX 1000
 #define PREFIX_MIN 4
 
 /* ------------------------------------------------------------------ finding one */
@@ -53,7 +55,7 @@ static int find_in_memory(struct vg_control *c, const struct vg_user *u, const c
         vg_id_format(t->id, id);
         if (!vg_users_may_see(u, t->user, t->team))
             continue;
-        if (by_name ? strcmp(vg_task_name(t), ref) != 0 : strncmp(id, ref, len) != 0)
+        if (by_name ? t->group || strcmp(vg_task_name(t), ref) != 0 : strncmp(id, ref, len) != 0)
             continue;
         if (by_name && t->created_usec < newest)
             continue;
@@ -91,6 +93,25 @@ static int find_by_name(struct vg_control *c, const struct vg_user *u, const cha
     return r;
 }
 
+/* "GROUP.INDEX": the id of a member. -ENOENT: that is not what it says. */
+static int find_member(struct vg_control *c, const struct vg_user *u, const char *ref,
+                       uint64_t *ret_id) {
+    const char *dot = strrchr(ref, '.');
+    struct vg_err err = VG_ERR_INIT;
+    struct vg_found g;
+    uint64_t index;
+    if (!dot || dot == ref || vg_parse_u64(dot + 1, &index) < 0)
+        return -ENOENT;
+    vg_auto_free char *group = vg_strndup(ref, (size_t)(dot - ref));
+    if (!group || strrchr(group, '.') || vg_find_task(c, u, group, &g, &err) < 0)
+        return -ENOENT;
+    const struct vg_task *t = vg_found_task(&g);
+    int r = index < t->members ? 0 : -ENOENT;
+    *ret_id = vg_task_member_id(t->id, (uint32_t)index);
+    vg_found_done(&g);
+    return r;
+}
+
 int vg_find_task(struct vg_control *c, const struct vg_user *u, const char *ref,
                  struct vg_found *ret, struct vg_err *err) {
     uint64_t id = 0;
@@ -105,6 +126,8 @@ int vg_find_task(struct vg_control *c, const struct vg_user *u, const char *ref,
         return ambiguous(ref, err);
     if (r == -ENOENT && len)
         r = find_by_name(c, u, ref, &id);
+    if (r == -ENOENT)
+        r = find_member(c, u, ref, &id);
     if (r >= 0)
         r = load(c, id, ret);
     if (r < 0 && r != -ENOENT)
@@ -129,19 +152,23 @@ static bool find_or_fail(struct vg_call *call, const char *ref, struct vg_found 
     return false;
 }
 
-/* A waiting task says what it waits for. `room` holds the sentence. */
-static void add_queue_reason(struct vg_control *c, const struct vg_task *t,
-                             struct vg_task_info *info, char *room, size_t n) {
-    if (t->state == VG_TASK_QUEUED && vg_sched_explain(c->sched, t->id, room, n) >= 0)
+void vg_task_info_wait(struct vg_control *c, const struct vg_task *t, struct vg_task_info *info,
+                       char *room, size_t n) {
+    struct vg_job *j = vg_job_get(c, t->id);
+    if (t->state == VG_TASK_BLOCKED && j && t->n_after) {
+        vg_after_explain(j, room, n);
         info->pb.reason = room;
+    } else if (t->state == VG_TASK_QUEUED && vg_sched_explain(c->sched, t->id, room, n) >= 0) {
+        info->pb.reason = room;
+    }
 }
 
-static void send_task(struct vg_peer *p, uint32_t req, bool more, const struct vg_task *t) {
+void vg_task_send(struct vg_peer *p, uint32_t req, bool more, const struct vg_task *t) {
     struct vg_task_info info;
     char why[512];
     VG_ENVELOPE(env);
     vg_task_info(p->ctl, t, &info);
-    add_queue_reason(p->ctl, t, &info, why, sizeof why);
+    vg_task_info_wait(p->ctl, t, &info, why, sizeof why);
     env.body_case = B(TASK);
     env.task = &info.pb;
     vg_peer_send(p, req, more, &env);
@@ -151,7 +178,7 @@ void vg_api_task_get(struct vg_call *call) {
     struct vg_found f;
     if (!find_or_fail(call, call->env->task_get->task, &f))
         return;
-    send_task(call->peer, call->req, false, vg_found_task(&f));
+    vg_task_send(call->peer, call->req, false, vg_found_task(&f));
     vg_found_done(&f);
 }
 
@@ -160,231 +187,25 @@ void vg_api_task_wait(struct vg_call *call) {
     if (!find_or_fail(call, call->env->task_wait->task, &f))
         return;
     if (!f.job || vg_task_is_ended(f.job->task))
-        send_task(call->peer, call->req, false, vg_found_task(&f));
+        vg_task_send(call->peer, call->req, false, vg_found_task(&f));
     else if (!vg_follow_new(call->peer, f.job, VG_FOLLOW_WAIT, call->req))
         vg_peer_error(call->peer, call->req, VG_TOO_BIG,
                       "too many requests wait on this connection: open another");
     vg_found_done(&f);
 }
 
-/* ------------------------------------------------------------------ lists */
-
-static bool state_wanted(const Vg__Pb__TaskQuery *q, const char *state) {
-    for (size_t i = 0; i < q->n_state; i++)
-        if (strcmp(q->state[i], state) == 0)
-            return true;
-    return q->n_state == 0;
-}
-
-static bool labels_wanted(const Vg__Pb__TaskQuery *q, const struct vg_task *t) {
-    for (size_t i = 0; i < q->n_label; i++) {
-        bool has = false;
-        for (size_t k = 0; k < t->spec->n_label; k++)
-            has |= strcmp(t->spec->label[k], q->label[i]) == 0;
-        if (!has)
-            return false;
-    }
-    return true;
-}
-
-static bool id_wanted(const Vg__Pb__TaskQuery *q, const struct vg_task *t) {
-    char id[VG_ID_LEN + 1];
-    vg_id_format(t->id, id);
-    for (size_t i = 0; i < q->n_task; i++)
-        if (strncmp(id, q->task[i], strlen(q->task[i])) == 0 ||
-            strcmp(vg_task_name(t), q->task[i]) == 0)
-            return true;
-    return q->n_task == 0;
-}
-
-static bool wanted(const Vg__Pb__TaskQuery *q, const struct vg_user *u, const struct vg_task *t) {
-    if (!vg_users_may_see(u, t->user, t->team))
-        return false;
-    if (!q->all_users && strcmp(t->user, u->name) != 0)
-        return false;
-    if (q->pool && *q->pool && strcmp(q->pool, vg_task_pool(t)) != 0)
-        return false;
-    if (q->name && *q->name && strcmp(q->name, vg_task_name(t)) != 0)
-        return false;
-    return state_wanted(q, vg_task_state_name(t->state)) && labels_wanted(q, t) && id_wanted(q, t);
-}
-
-struct listing {
-    struct vg_control *ctl;
-    const Vg__Pb__TaskQuery *q;
-    const struct vg_user *user;
-    struct vg_row_tasks rows;
-    struct vg_task **owned; /* from the store */
-    size_t n_owned;
-    const struct vg_task **all;
-    size_t n, cap;
-    uint64_t before_usec, before_id;
-    size_t limit;
-};
-
-static bool newer(const struct vg_task *a, uint64_t usec, uint64_t id) {
-    return a->created_usec > usec || (a->created_usec == usec && a->id >= id);
-}
-
-static int by_age(const void *a, const void *b) {
-    const struct vg_task *x = *(const struct vg_task *const *)a;
-    const struct vg_task *y = *(const struct vg_task *const *)b;
-    if (x->created_usec != y->created_usec)
-        return x->created_usec > y->created_usec ? -1 : 1;
-    return x->id > y->id ? -1 : x->id < y->id;
-}
-
-static int add(struct listing *l, const struct vg_task *t) {
-    const struct vg_task **p = vg_grow(l->all, &l->cap, l->n + 1, sizeof *p);
-    if (!p)
-        return -ENOMEM;
-    l->all = p;
-    l->all[l->n++] = t;
-    return 0;
-}
-
-static int add_row(void *arg, const struct vg_task_row *row) {
-    struct listing *l = arg;
-    struct vg_task *t = NULL;
-    if (vg_job_get(l->ctl, row->id)) /* memory has the newer word */
-        return 0;
-    int r = vg_row_tasks_get(&l->rows, row, &t);
-    if (r < 0)
-        return r == -EBADMSG ? 0 : r;
-    if (!wanted(l->q, l->user, t) || l->n_owned >= l->limit) {
-        vg_task_free(t);
-        return 0;
-    }
-    l->owned[l->n_owned++] = t;
-    return add(l, t);
-}
-
-static int add_stored(struct listing *l) {
-    const Vg__Pb__TaskQuery *q = l->q;
-    struct vg_task_filter f = {.user = q->all_users ? NULL : l->user->name,
-                               .pool = q->pool && *q->pool ? q->pool : NULL,
-                               .name = q->name && *q->name ? q->name : NULL,
-                               .state = (const char *const *)q->state,
-                               .n_states = q->n_state,
-                               .label = (const char *const *)q->label,
-                               .n_labels = q->n_label,
-                               .before_usec = l->before_usec,
-                               .before_id = l->before_id,
-                               .limit = (uint32_t)l->limit,
-                               .only_ended = true};
-    return vg_store_query_tasks(l->ctl->store, &f, add_row, l);
-}
-
-static int collect(struct listing *l, struct vg_err *err) {
-    const char *before = l->q->before;
-    if (l->q->n_state > VG_TASK_FILTER_MAX || l->q->n_label > VG_TASK_FILTER_MAX)
-        return vg_err_set(err, VG_TOO_BIG, "at most %d states and labels can be asked for at once",
-                          VG_TASK_FILTER_MAX);
-    if (before && *before) {
-        struct vg_found f;
-        int r = vg_find_task(l->ctl, l->user, before, &f, err);
-        if (r < 0)
-            return r;
-        l->before_usec = vg_found_task(&f)->created_usec;
-        l->before_id = vg_found_task(&f)->id;
-        vg_found_done(&f);
-    }
-    vg_map_for_each (s, &l->ctl->jobs) {
-        const struct vg_task *t = ((struct vg_job *)s->value)->task;
-        if (!wanted(l->q, l->user, t) || (l->before_usec && newer(t, l->before_usec, l->before_id)))
-            continue;
-        if (add(l, t) < 0)
-            return vg_err_sys(err, ENOMEM, "cannot list tasks");
-    }
-    int r = add_stored(l);
-    if (r < 0)
-        return vg_err_sys(err, r, "cannot read the list of tasks");
-    if (l->n)
-        qsort(l->all, l->n, sizeof *l->all, by_age);
-    return 0;
-}
-
-static void send_list(struct vg_call *call, const struct listing *l) {
-    size_t n = VG_MIN(l->n, l->limit);
-    vg_auto_free struct vg_task_info *info = vg_alloc((n + 1) * sizeof *info);
-    vg_auto_free Vg__Pb__TaskInfo **list = vg_alloc((n + 1) * sizeof *list);
-    vg_auto_free char(*why)[256] = vg_alloc((n + 1) * sizeof *why);
-    if (!info || !list || !why) {
-        vg_peer_error(call->peer, call->req, VG_INTERNAL, "out of memory");
-        return;
-    }
-    for (size_t i = 0; i < n; i++) {
-        vg_task_info(l->ctl, l->all[i], &info[i]);
-        add_queue_reason(l->ctl, l->all[i], &info[i], why[i], sizeof why[i]);
-        list[i] = &info[i].pb;
-    }
-    VG_ENVELOPE(env);
-    Vg__Pb__TaskList m = VG__PB__TASK_LIST__INIT;
-    m.task = list;
-    m.n_task = n;
-    m.has_total = 1;
-    m.total = l->n;
-    env.body_case = B(TASKS);
-    env.tasks = &m;
-    vg_peer_send(call->peer, call->req, false, &env);
-}
-
-void vg_api_task_list(struct vg_call *call) {
-    const Vg__Pb__TaskQuery *q = call->env->task_list;
-    struct vg_err err = VG_ERR_INIT;
-    struct listing l = {.ctl = call->ctl, .q = q, .user = call->user, .rows.ctl = call->ctl};
-    l.limit = q->limit && q->limit < LIST_MAX ? q->limit : q->limit ? LIST_MAX : VG_TASK_PAGE;
-    l.owned = vg_alloc(l.limit * sizeof *l.owned);
-    int r = l.owned ? collect(&l, &err) : vg_err_sys(&err, ENOMEM, "cannot list tasks");
-    if (r < 0)
-        vg_peer_fail(call->peer, call->req, &err);
-    else
-        send_list(call, &l);
-    for (size_t i = 0; i < l.n_owned; i++)
-        vg_task_free(l.owned[i]);
-    vg_row_tasks_done(&l.rows);
-    free(l.owned);
-    free(l.all);
-}
-
-/* ------------------------------------------------------------------ watching */
-
-static void free_query(void *data) {
-    vg__pb__task_query__free_unpacked(data, NULL);
-}
-
-void vg_api_task_watch(struct vg_call *call) {
-    struct vg_follow *f = vg_follow_new(call->peer, NULL, VG_FOLLOW_WATCH, call->req);
-    if (!f) {
-        vg_peer_error(call->peer, call->req, VG_TOO_BIG,
-                      "too many requests wait on this connection: open another");
-        return;
-    }
-    f->data = vg_take_ptr(((Vg__Pb__Envelope *)call->env)->task_watch);
-    f->free_data = free_query;
-    vg_map_for_each (s, &call->ctl->jobs) {
-        const struct vg_task *t = ((struct vg_job *)s->value)->task;
-        if (wanted(f->data, call->user, t))
-            send_task(call->peer, call->req, true, t);
-    }
-}
-
-void vg_watch_tell(struct vg_control *c, struct vg_task *t) {
-    vg_list_for_each_safe (it, &c->watches) {
-        struct vg_follow *f = vg_list_entry(it, struct vg_follow, on_job);
-        struct vg_err err = VG_ERR_INIT;
-        const struct vg_user *u = vg_peer_user(f->peer, &err);
-        if (!f->peer->conn || !u || !wanted(f->data, u, t))
-            continue;
-        if (vg_conn_queued(f->peer->conn) > VG_PEER_QUEUE_MAX) {
-            vg_conn_abort(f->peer->conn, VG_TOO_BIG, "the watcher does not read fast enough");
-            continue;
-        }
-        send_task(f->peer, f->req, true, t);
-    }
-}
-
 /* ------------------------------------------------------------------ signals */
+
+static void signal_members(struct vg_job *group, uint32_t sig, uint64_t grace_usec) {
+    if (!group->head)
+        return;
+    vg_list_for_each (it, &group->head->under) {
+        const struct vg_task *t = vg_list_entry(it, struct vg_job, sibling)->task;
+        if (t->attempt.node)
+            vg_nodelink_kill(group->ctl, t->attempt.node, t->id, t->attempt.number, sig, grace_usec,
+                             NULL);
+    }
+}
 
 static int signal_job(struct vg_call *call, struct vg_job *j, struct vg_err *err) {
     const Vg__Pb__TaskSignal *m = call->env->task_signal;
@@ -397,8 +218,15 @@ static int signal_job(struct vg_call *call, struct vg_job *j, struct vg_err *err
     if (m->signal >= 65)
         return vg_err_set(err, VG_INVALID, "there is no signal %u", m->signal);
     snprintf(why, sizeof why, "cancelled by %s", call->user->name);
-    if (m->signal == 0) {
-        vg_job_cancel(j, m->has_grace_usec ? m->grace_usec : VG_GRACE_USEC, why);
+    uint64_t grace = m->has_grace_usec ? m->grace_usec : VG_GRACE_USEC;
+    if (m->signal == 0 && vg_task_is_ended(t)) /* its children have not */
+        vg_family_cancel(j, grace, why);
+    else if (m->signal == 0)
+        vg_job_cancel(j, grace, why);
+    if (m->signal == 0)
+        return 0;
+    if (vg_task_is_group(t)) {
+        signal_members(j, m->signal, m->grace_usec);
         return 0;
     }
     if (!t->attempt.node)
@@ -410,36 +238,56 @@ static int signal_job(struct vg_call *call, struct vg_job *j, struct vg_err *err
     return 0;
 }
 
-static void signal_all(struct vg_call *call) {
-    size_t n = 0, done = 0;
+/* How many tasks an order to end this one reaches. */
+static size_t reach(const struct vg_job *j) {
+    const struct vg_task *t = j->task;
+    return vg_task_is_group(t) ? vg_progress_open(t->progress) : 1;
+}
+
+/* Every unfinished task that the query lists; a group as a whole. */
+static void signal_matching(struct vg_call *call, const Vg__Pb__TaskQuery *q) {
+    struct vg_control *c = call->ctl;
     struct vg_err err = VG_ERR_INIT;
+    size_t n = 0, done = 0;
     char text[64];
-    vg_auto_free uint64_t *ids = vg_alloc((vg_map_len(&call->ctl->jobs) + 1) * sizeof *ids);
-    vg_map_for_each (s, &call->ctl->jobs) {
+    struct vg_query query;
+    vg_auto_free uint64_t *ids = vg_alloc((vg_map_len(&c->jobs) + 1) * sizeof *ids);
+    if (!ids || vg_query_init(&query, c, call->user, q, &err) < 0) {
+        vg_peer_fail(call->peer, call->req, &err);
+        return;
+    }
+    vg_map_for_each (s, &c->jobs) {
         const struct vg_task *t = ((struct vg_job *)s->value)->task;
-        if (ids && !vg_task_is_ended(t) && strcmp(t->user, call->user->name) == 0)
+        if (!vg_task_is_ended(t) && vg_query_wants(&query, t))
             ids[n++] = t->id;
     }
+    bool placing = c->placing;
+    c->placing = true; /* what the first sets free is not for the next, which ends too */
     for (size_t i = 0; i < n; i++) {
-        struct vg_job *j = vg_job_get(call->ctl, ids[i]);
-        done += j && signal_job(call, j, &err) >= 0;
+        struct vg_job *j = vg_job_get(c, ids[i]);
+        size_t tasks = j ? reach(j) : 0;
+        if (j && !vg_task_is_ended(j->task) && signal_job(call, j, &err) >= 0)
+            done += tasks;
     }
+    c->placing = placing;
+    vg_place_all(c);
     snprintf(text, sizeof text, "%zu", done);
     vg_peer_ok(call->peer, call->req, text);
 }
 
 void vg_api_task_signal(struct vg_call *call) {
     const Vg__Pb__TaskSignal *m = call->env->task_signal;
+    const Vg__Pb__TaskQuery all = VG__PB__TASK_QUERY__INIT;
     struct vg_err err = VG_ERR_INIT;
     struct vg_found f;
-    if (m->all) {
-        signal_all(call);
+    if (m->all || m->matching) {
+        signal_matching(call, m->matching ? m->matching : &all);
         return;
     }
     if (!find_or_fail(call, m->task, &f))
         return;
     int r;
-    if (!f.job || vg_task_is_ended(f.job->task))
+    if (!f.job || (vg_task_is_ended(f.job->task) && !vg_family_open(f.job)))
         r = vg_err_set(&err, VG_CONFLICT, "task %016llx has ended already (%s)",
                        (unsigned long long)vg_found_task(&f)->id,
                        vg_task_state_name(vg_found_task(&f)->state));

@@ -29,6 +29,8 @@ void vg_api_token_list(struct vg_call *call);
 void vg_api_token_revoke(struct vg_call *call);
 void vg_api_session_list(struct vg_call *call);
 void vg_api_session_end(struct vg_call *call);
+void vg_api_schedule_list(struct vg_call *call);
+void vg_api_schedule_remove(struct vg_call *call);
 
 /* From agents and machines that want to become nodes. */
 void vg_agent_on_hello(struct vg_call *call);
@@ -55,6 +57,23 @@ void vg_found_done(struct vg_found *f);
 static inline struct vg_task *vg_found_task(const struct vg_found *f) {
     return f->job ? f->job->task : f->task;
 }
+/* Sends a task with what it waits for. */
+void vg_task_send(struct vg_peer *p, uint32_t req, bool more, const struct vg_task *t);
+/* A waiting task says what it waits for. `room` holds the sentence. */
+void vg_task_info_wait(struct vg_control *c, const struct vg_task *t, struct vg_task_info *info,
+                       char *room, size_t n);
+
+/* A list's question, made ready. Borrows from the message. */
+struct vg_query {
+    const Vg__Pb__TaskQuery *q;
+    const struct vg_user *user;
+    uint64_t of; /* not 0: only what is folded under this */
+};
+/* Sentences: too many states or labels; `of` names nothing. */
+int vg_query_init(struct vg_query *ret, struct vg_control *c, const struct vg_user *u,
+                  const Vg__Pb__TaskQuery *q, struct vg_err *err);
+bool vg_query_wants(const struct vg_query *q, const struct vg_task *t);
+
 /* New output of a job was stored, or it ended: log followers read on. */
 void vg_logs_more(struct vg_job *j, bool ended);
 /* The job runs on a node that is connected: log followers may look at its keeper (again). */

@@ -14,6 +14,7 @@
 #include "control/persist.h"
 #include "control/place.h"
 #include "control/replay.h"
+#include "control/schedule.h"
 #include "control/users.h"
 #include "model/session.h"
 
@@ -117,6 +118,7 @@ static void on_housekeeping(uv_timer_t *t) {
     uint64_t now = vg_now_usec();
     vg_nodelinks_tick(c);
     vg_peers_tick(c);
+    vg_schedules_tick(c);
     if (!vg_list_empty(&c->dirty))
         vg_persist_flush(c);
     if (now - c->pruned_usec < PRUNE_USEC)
@@ -151,12 +153,31 @@ static void init_handles(struct vg_control *c) {
     c->store_wake.data = c->housekeeping.data = c->write_behind.data = c->last_words.data = c;
 }
 
+/* Blocked tasks wait again; what they wait for may have ended in the last moment of an earlier
+   life. */
+static void restore_waits(struct vg_control *c) {
+    size_t n = 0;
+    vg_auto_free uint64_t *ids = vg_alloc((vg_map_len(&c->jobs) + 1) * sizeof *ids);
+    vg_map_for_each (s, &c->jobs) {
+        struct vg_job *j = s->value;
+        if (ids && j->task->state == VG_TASK_BLOCKED && !j->task->group)
+            ids[n++] = j->task->id;
+    }
+    for (size_t i = 0; i < n; i++) {
+        struct vg_job *j = vg_job_get(c, ids[i]);
+        if (j && j->task->state == VG_TASK_BLOCKED)
+            vg_job_begin(j);
+    }
+}
+
 int vg_control_start(struct vg_control *c, uv_loop_t *loop, const struct vg_control_opts *opts,
                      struct vg_err *err) {
     *c = (struct vg_control){.loop = loop, .home = {.lock_fd = -1}};
     vg_list_init(&c->dirty);
     vg_list_init(&c->watches);
     vg_list_init(&c->replays);
+    vg_list_init(&c->ripe);
+    vg_list_init(&c->news);
     c->started_usec = c->pruned_usec = vg_now_usec();
     know_machine(c);
     init_handles(c);
@@ -182,6 +203,7 @@ int vg_control_start(struct vg_control *c, uv_loop_t *loop, const struct vg_cont
         return r;
     }
     vg_place_restore(c);
+    restore_waits(c);
     vg_nodelinks_settle(c);
     start_handles(c);
     vg_info("ready cloud=%s socket=%s tls=%s pools=%zu tasks=%zu", c->cloud, c->home.sock,
@@ -231,6 +253,8 @@ static void free_jobs(struct vg_control *c) {
         vg_job_free(s->value);
     }
     vg_map_done(&c->jobs);
+    vg_map_done(&c->idem);
+    vg_schedules_done(c);
 }
 
 void vg_control_done(struct vg_control *c) {

@@ -9,7 +9,9 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/util.h"
+#include "control/after.h"
 #include "control/api.h"
+#include "control/family.h"
 #include "control/log-sync.h"
 #include "control/nodes.h"
 #include "control/persist.h"
@@ -25,10 +27,25 @@ struct vg_job *vg_job_get(struct vg_control *c, uint64_t id) {
     return id ? vg_map_get_u64(&c->jobs, id) : NULL;
 }
 
+/* Unfinished tasks count for their owner; a group's row is not one of them. */
+static void count_for_owner(struct vg_job *j, bool open) {
+    struct vg_user *u = vg_task_is_group(j->task) || open == j->owned
+                            ? NULL
+                            : vg_tenants_user(&j->ctl->tenants, j->task->user);
+    if (!u)
+        return;
+    j->owned = open;
+    u->open_tasks += open ? 1u : u->open_tasks ? -1u : 0;
+}
+
 struct vg_job *vg_job_new(struct vg_control *c, struct vg_task *task) {
     struct vg_job *j = vg_alloc(sizeof *j);
     if (!j)
         return NULL;
+    j->counted = VG_TASK_STATES;
+    vg_list_init(&j->sibling);
+    vg_list_init(&j->edges);
+    vg_list_init(&j->news);
     j->ctl = c;
     j->task = task;
     j->chan = VG_CHAN_INIT;
@@ -38,6 +55,7 @@ struct vg_job *vg_job_new(struct vg_control *c, struct vg_task *task) {
         free(j);
         return NULL;
     }
+    count_for_owner(j, !vg_task_is_ended(task));
     return j;
 }
 
@@ -45,7 +63,15 @@ void vg_job_free(struct vg_job *j) {
     while (!vg_list_empty(&j->follows))
         vg_follow_free(vg_list_entry(vg_list_first(&j->follows), struct vg_follow, on_job));
     vg_map_del_u64(&j->ctl->jobs, j->task->id);
+    count_for_owner(j, false);
+    vg_after_forget(j);
+    vg_family_leave(j);
+    if (j->idem)
+        vg_map_del(&j->ctl->idem, j->idem);
+    free(j->idem);
     vg_list_remove(&j->dirty);
+    vg_list_remove(&j->news);
+    vg_timer_stop(&j->due);
     vg_timer_stop(&j->limit);
     vg_timer_stop(&j->hold);
     vg_timer_stop(&j->again);
@@ -179,9 +205,97 @@ static void answer_followers(struct vg_job *j) {
 }
 
 void vg_job_changed(struct vg_job *j) {
+    vg_family_count(j);
     vg_persist_later(j);
     if (!vg_list_empty(&j->ctl->watches))
         vg_watch_tell(j->ctl, j->task);
+    vg_family_settle(j);
+}
+
+/* ------------------------------------------------------------------ beginnings */
+
+static void is_due(void *user) {
+    struct vg_job *j = user;
+    struct vg_err err = VG_ERR_INIT;
+    j->due = NULL;
+    if (j->task->state != VG_TASK_QUEUED || j->held)
+        return;
+    if (vg_job_submit(j, &err) < 0)
+        vg_job_end(j, vg_reason_exit(err.reason), err.reason, err.msg);
+    else
+        vg_place_all(j->ctl);
+}
+
+int vg_job_submit(struct vg_job *j, struct vg_err *err) {
+    uint64_t now = vg_wall_usec(), due = j->task->due_usec;
+    j->held = false;
+    if (due > now) {
+        vg_timer_stop(&j->due);
+        j->due = vg_timer_start(j->ctl->loop, due - now, is_due, j);
+        return j->due ? 0 : vg_err_sys(err, ENOMEM, "cannot wait until it is due");
+    }
+    return vg_place_submit(j, err);
+}
+
+static void begin_members(struct vg_job *g) {
+    struct vg_control *c = g->ctl;
+    bool placing = c->placing;
+    c->placing = true; /* all are in the queue before the first is placed */
+    vg_list_for_each_safe (it, &g->head->under) {
+        struct vg_job *m = vg_list_entry(it, struct vg_job, sibling);
+        if (m->task->state == VG_TASK_BLOCKED)
+            vg_task_move(m->task, VG_TASK_QUEUED, vg_wall_usec(), NULL);
+        vg_family_count(m);
+        vg_job_begin(m);
+    }
+    c->placing = placing;
+    vg_family_settle(vg_list_entry(vg_list_first(&g->head->under), struct vg_job, sibling));
+    vg_place_all(c);
+    if (g->task->state == VG_TASK_QUEUED) {
+        char text[96];
+        snprintf(text, sizeof text, "queued: %u tasks wait for their turn (virga task why %.4llx)",
+                 g->task->members, (unsigned long long)(g->task->id >> 48));
+        vg_job_event(g, VG__PB__RUN_EVENT__KIND__QUEUED, text);
+    }
+}
+
+static void tell_blocked(struct vg_job *j) {
+    char text[256];
+    if (vg_list_empty(&j->follows))
+        return;
+    vg_after_explain(j, text, sizeof text);
+    vg_job_event(j, VG__PB__RUN_EVENT__KIND__QUEUED, text);
+}
+
+void vg_job_begin(struct vg_job *j) {
+    struct vg_control *c = j->ctl;
+    struct vg_err err = VG_ERR_INIT;
+    uint64_t id = j->task->id;
+    if (j->task->state == VG_TASK_BLOCKED) {
+        if (!j->task->group) /* a member waits for its group */
+            vg_after_link(j);
+        j = vg_job_get(c, id);
+        if (j && j->task->state == VG_TASK_BLOCKED)
+            tell_blocked(j);
+        return;
+    }
+    if (j->task->state != VG_TASK_QUEUED)
+        return; /* a node that had it has reported in the meantime */
+    if (vg_task_is_group(j->task)) {
+        begin_members(j);
+        return;
+    }
+    if (!j->held && vg_job_submit(j, &err) < 0) {
+        vg_job_end(j, vg_reason_exit(err.reason), err.reason, err.msg);
+        return;
+    }
+    vg_place_all(c);
+    j = vg_job_get(c, id);
+    if (!j || j->task->state != VG_TASK_QUEUED)
+        return;
+    vg_chan_park(&j->chan, c->loop);
+    if (!vg_list_empty(&j->follows))
+        vg_place_tell(j);
 }
 
 /* ------------------------------------------------------------------ ends */
@@ -191,7 +305,10 @@ static void forget(struct vg_job *j) {
     if (j->ack_exit)
         vg_nodelink_exit_ack(j->ctl, j->task->last_node, j->task->id, j->task->attempt.number);
     vg_logs_detach(j);
-    vg_job_free(j);
+    if (vg_family_open(j))
+        j->lingering = true; /* its children still count */
+    else
+        vg_job_free(j);
 }
 
 static void log_synced(void *user, uint64_t id) {
@@ -232,16 +349,22 @@ void vg_job_end(struct vg_job *j, int32_t status, enum vg_reason reason, const c
     vg_place_release(j);
     vg_timer_stop(&j->limit);
     vg_timer_stop(&j->hold);
+    vg_timer_stop(&j->due);
     vg_chan_close(&j->chan);
     vg_auto_free char *text = vg_strdup(why);
+    j->task->preempting = false;
     vg_task_end(j->task, status, reason, vg_wall_usec(), text);
     vg_debug("task=%016llx ended status=%d reason=%s", (unsigned long long)j->task->id, status,
              vg_reason_name(reason));
     if (!vg_list_empty(&j->ctl->watches))
         vg_watch_tell(j->ctl, j->task);
+    count_for_owner(j, false);
     answer_followers(j);
     struct vg_control *c = j->ctl;
+    vg_family_count(j);
     vg_job_store_end(j);
+    vg_after_ended(j);
+    vg_family_settle(j);
     vg_place_all(c);
 }
 
@@ -253,6 +376,8 @@ void vg_job_requeue(struct vg_job *j, const char *why) {
     vg_logfile_free(j->log);
     j->log = NULL;
     j->sent = j->ack_exit = j->timed_out = j->has_ticket = false;
+    j->task->preempted += j->task->preempting;
+    j->task->preempting = false;
     if (vg_task_move(j->task, VG_TASK_QUEUED, vg_wall_usec(), text) < 0) {
         vg_job_end(j, 125, VG_INTERNAL, "the task could not be queued again");
         return;
@@ -261,7 +386,7 @@ void vg_job_requeue(struct vg_job *j, const char *why) {
     vg_job_event(j, VG__PB__RUN_EVENT__KIND__REQUEUED, text);
     vg_job_changed(j);
     if (j->ctl->settled) {
-        if (vg_place_submit(j, &err) < 0)
+        if (vg_job_submit(j, &err) < 0)
             vg_job_end(j, vg_reason_exit(err.reason), err.reason, err.msg);
         else
             vg_place_all(j->ctl);
@@ -273,7 +398,7 @@ void vg_job_requeue(struct vg_job *j, const char *why) {
 void vg_job_lost(struct vg_job *j, bool ran, const char *why) {
     const Vg__Pb__TaskSpec *spec = j->task->spec;
     char text[512];
-    j->lost++;
+    j->lost += !j->task->preempting;
     if (j->task->cancel) {
         vg_job_end(j, 128 + SIGKILL, VG_OK, j->task->reason_text);
     } else if (ran && spec->interactive && !spec->detached) {
@@ -292,20 +417,32 @@ void vg_job_lost(struct vg_job *j, bool ran, const char *why) {
     }
 }
 
+static void set_reason(struct vg_task *t, const char *why) {
+    char *text = vg_strdup(why);
+    if (!text)
+        return;
+    free(t->reason_text);
+    t->reason_text = text;
+}
+
 void vg_job_cancel(struct vg_job *j, uint64_t grace_usec, const char *why) {
     struct vg_task *t = j->task;
     if (vg_task_is_ended(t))
         return;
     t->cancel = true;
-    if (t->state == VG_TASK_QUEUED || t->state == VG_TASK_BLOCKED) {
-        vg_job_end(j, vg_reason_exit(VG_CONFLICT), VG_CONFLICT, why);
+    vg_auto_free char *text = vg_strdup(why);
+    if (vg_task_is_group(t) && j->head && !vg_list_empty(&j->head->under)) {
+        set_reason(t, text);
+        vg_job_changed(j);
+        vg_family_cancel(j, grace_usec, text);
         return;
     }
-    vg_auto_free char *text = vg_strdup(why);
-    if (text) {
-        free(t->reason_text);
-        t->reason_text = vg_take_ptr(text);
+    vg_family_cancel(j, grace_usec, text);
+    if (t->state == VG_TASK_QUEUED || t->state == VG_TASK_BLOCKED || vg_task_is_group(t)) {
+        vg_job_end(j, vg_reason_exit(VG_CONFLICT), VG_CONFLICT, text);
+        return;
     }
+    set_reason(t, text);
     vg_nodelink_kill(j->ctl, t->attempt.node, t->id, t->attempt.number, SIGTERM, grace_usec,
                      t->reason_text);
     vg_job_changed(j);
@@ -318,8 +455,8 @@ static void limit_over(void *user) {
     j->timed_out = true;
     snprintf(text, sizeof text, "time limit of %s reached",
              vg_format_duration(j->task->spec->time_limit_usec, dur, sizeof dur));
-    vg_nodelink_kill(j->ctl, j->task->attempt.node, j->task->id, j->task->attempt.number, SIGTERM,
-                     VG_GRACE_USEC, text);
+    vg_nodelink_kill(j->ctl, j->task->attempt.node, j->task->id, j->task->attempt.number,
+                     vg_job_grace_signal(j), vg_job_grace_usec(j), text);
 }
 
 void vg_job_arm_limit(struct vg_job *j) {
@@ -332,6 +469,60 @@ void vg_job_arm_limit(struct vg_job *j) {
 }
 
 /* ------------------------------------------------------------------ for people */
+
+static void info_of_progress(const struct vg_progress *p, Vg__Pb__Progress *ret) {
+    vg__pb__progress__init(ret);
+    ret->has_total = ret->has_blocked = ret->has_queued = ret->has_running = ret->has_succeeded =
+        ret->has_failed = ret->has_cancelled = 1;
+    ret->total = vg_progress_total(p);
+    ret->blocked = p->n[VG_TASK_BLOCKED];
+    ret->queued = p->n[VG_TASK_QUEUED];
+    ret->running = p->n[VG_TASK_STARTING] + p->n[VG_TASK_RUNNING];
+    ret->succeeded = p->n[VG_TASK_SUCCEEDED];
+    ret->failed = p->n[VG_TASK_FAILED];
+    ret->cancelled = p->n[VG_TASK_CANCELLED];
+}
+
+static void info_of_waits(const struct vg_task *t, struct vg_task_info *ret) {
+    size_t n = VG_MIN(t->n_after, (uint32_t)VG_INFO_AFTER);
+    for (size_t i = 0; i < n; i++) {
+        snprintf(ret->after[i], sizeof ret->after[i], "%s %016llx", vg_after_name(t->after[i].when),
+                 (unsigned long long)t->after[i].id);
+        ret->after_list[i] = ret->after[i];
+    }
+    ret->pb.n_after = n;
+    ret->pb.after = ret->after_list;
+}
+
+/* Fields that most tasks do not have are left out. */
+static void info_of_batch(const struct vg_task *t, struct vg_task_info *ret) {
+    Vg__Pb__TaskInfo *pb = &ret->pb;
+    const Vg__Pb__TaskSpec *s = t->spec;
+    if (t->progress && vg_progress_total(t->progress)) {
+        info_of_progress(t->progress, &ret->progress);
+        pb->progress = &ret->progress;
+    }
+    info_of_waits(t, ret);
+    pb->has_group = pb->has_index = pb->has_of = t->group != 0;
+    pb->group = t->group;
+    pb->index = t->index;
+    pb->of = t->of;
+    pb->has_members = t->members != 0;
+    pb->members = t->members;
+    pb->has_priority = s->has_priority;
+    pb->priority = s->priority;
+    pb->has_gang = s->gang;
+    pb->gang = s->gang;
+    pb->has_retries_left = s->retries != 0;
+    pb->retries_left = t->retries_left;
+    pb->has_preempted = t->preempted != 0;
+    pb->preempted = t->preempted;
+    pb->key = t->group ? NULL : s->key;
+    pb->has_due_usec = t->due_usec != 0 && t->state == VG_TASK_QUEUED;
+    pb->due_usec = t->due_usec;
+    pb->has_schedule = s->has_made_by;
+    pb->schedule = s->made_by;
+}
 
 void vg_task_info(struct vg_control *c, const struct vg_task *t, struct vg_task_info *ret) {
     Vg__Pb__TaskInfo *pb = &ret->pb;
@@ -370,4 +561,5 @@ void vg_task_info(struct vg_control *c, const struct vg_task *t, struct vg_task_
     pb->cpu_usec = t->cpu_usec;
     pb->mem_peak_bytes = t->mem_peak_bytes;
     pb->time_limit_usec = s->time_limit_usec;
+    info_of_batch(t, ret);
 }

@@ -11,21 +11,39 @@ struct vg_peer;
 struct vg_session;
 
 #define VG_TICKET 32
-#define VG_GRACE_USEC (10 * 1000000ULL) /* between TERM and KILL */
-#define VG_LOST_MAX 5                   /* attempts that may get lost before we give up */
+#define VG_GRACE_USEC (10 * 1000000ULL)        /* between TERM and KILL */
+#define VG_BACKOFF_MAX_USEC (600 * 1000000ULL) /* between retries, when nothing is said */
+#define VG_LOST_MAX 5                          /* attempts that may get lost before we give up */
+
+/* What a job has that others depend on. */
+struct vg_head {
+    struct vg_list under;   /* struct vg_job.sibling: members or children in memory */
+    struct vg_list waiting; /* struct vg_edge.on_target: who waits for its end */
+};
 
 struct vg_job {
     struct vg_control *ctl;
     struct vg_task *task; /* owned */
     struct vg_list dirty; /* in vg_control.dirty */
     struct vg_list follows;
+    struct vg_head *head;       /* owned; NULL: nobody depends on it */
+    struct vg_job *above;       /* borrowed; its group or parent; NULL: none */
+    struct vg_list sibling;     /* in above->head->under */
+    struct vg_list news;        /* in vg_control.news */
+    struct vg_list edges;       /* struct vg_edge.on_job: what it waits for */
+    char *idem;                 /* owned; its key in vg_control.idem, or NULL */
+    struct vg_timer *due;       /* until its due time */
     struct vg_chan chan;        /* a client's input and output, until the task is placed */
     struct vg_logfile *log;     /* owned; of the current attempt */
     struct vg_session *session; /* borrowed; NULL: none */
     struct vg_timer *limit;     /* --time */
     struct vg_timer *hold;      /* a queued task whose remote client went away */
     struct vg_timer *again;     /* the store could not take the attempt: the next try */
+    uint64_t preempt_grace_usec;
+    uint8_t preempt_signal;     /* 0: not preempted in this life */
     uint32_t lost;              /* attempts lost so far */
+    enum vg_task_state counted; /* the state in which its head counts it; STATES: not yet */
+    bool lingering;             /* ended and stored; here for what is under it */
     bool stored;                /* the whole row was handed to the store */
     bool accepting;             /* durable: the store has not said yes yet */
     bool held;                  /* not given to the scheduler: waits until nodes have reported */
@@ -38,6 +56,7 @@ struct vg_job {
     bool has_ticket;
     uint8_t ticket[VG_TICKET]; /* opens one direct stream to the current attempt */
     bool sent;                 /* the current attempt's Start went out, or its node reported it */
+    bool owned;                /* counted in its owner's open_tasks */
     bool seen;                 /* scratch: named by the report that is being read */
 };
 
@@ -69,6 +88,14 @@ void vg_follow_free(struct vg_follow *f);
 /* Its peer is gone: frees it; a queued interactive task loses its client. */
 void vg_follow_abandon(struct vg_follow *f);
 
+/* Makes room for what depends on it. 0 or -ENOMEM. */
+int vg_job_need_head(struct vg_job *j);
+/* It was accepted: blocked until what it waits for has ended, aside until it is due or the nodes
+   have reported, else into the scheduler. The job may be over when this returns. */
+void vg_job_begin(struct vg_job *j);
+/* Queued: into the scheduler, or aside until it is due. As vg_place_submit. */
+int vg_job_submit(struct vg_job *j, struct vg_err *err);
+
 /* Something changed: watchers hear of it and the row will be written. */
 void vg_job_changed(struct vg_job *j);
 /* A RunEvent to everybody who ran it or attached. */
@@ -87,13 +114,32 @@ void vg_job_store_end(struct vg_job *j);
 void vg_job_requeue(struct vg_job *j, const char *why);
 /* Starts the clock of --time when the task runs. */
 void vg_job_arm_limit(struct vg_job *j);
-/* Asks for its end: at once when it waits, by signal when it runs. */
+/* Asks for its end, and that of everything under it: at once when it waits, by signal when it runs.
+ */
 void vg_job_cancel(struct vg_job *j, uint64_t grace_usec, const char *why);
 
+/* It must give way: the signal (0: the task's own, else TERM), KILL after the grace time (0: the
+   task's own, else VG_GRACE_USEC), then back into the queue. The attempt's output is kept, its
+   retries are not touched. A task that ends by itself with status 0 in the meantime has succeeded.
+   -EINVAL: it is not on a node, or is being ended or preempted already. */
+int vg_job_preempt(struct vg_job *j, uint64_t grace_usec, uint32_t sig, const char *why);
+/* Its preempted attempt is over: back into the queue (a vrun that somebody sits at ends). */
+void vg_job_give_way(struct vg_job *j, int32_t status);
+/* Reported by its node while it should give way: told again. */
+void vg_job_preempt_again(struct vg_job *j);
+
+/* What a task gets before KILL when it is preempted or out of time, and how long it has then. */
+uint32_t vg_job_grace_signal(const struct vg_job *j);
+uint64_t vg_job_grace_usec(const struct vg_job *j);
+
 /* A task for people. `ret` borrows from `t`. */
+#define VG_INFO_AFTER 16
 struct vg_task_info {
     Vg__Pb__TaskInfo pb;
     Vg__Pb__Resources want;
+    Vg__Pb__Progress progress;
+    char after[VG_INFO_AFTER][40];
+    char *after_list[VG_INFO_AFTER];
     char node[VG_TENANT_NAME_MAX + 1];
 };
 void vg_task_info(struct vg_control *c, const struct vg_task *t, struct vg_task_info *ret);

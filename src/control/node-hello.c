@@ -230,6 +230,8 @@ static void take_report(struct vg_nodelink *a, Vg__Pb__TaskReport *r) {
         vg_node_task_started(j, r->started_usec);
     if (j->task->cancel && r->state != VG__PB__TASK_REPORT__STATE__EXITED)
         vg_job_cancel(j, VG_GRACE_USEC, j->task->reason_text);
+    else if (r->state != VG__PB__TASK_REPORT__STATE__EXITED)
+        vg_job_preempt_again(j);
     if (r->state == VG__PB__TASK_REPORT__STATE__EXITED && r->exited)
         vg_node_task_exited(j, r->exited);
     else

@@ -55,12 +55,47 @@ static bool try_again(const struct vg_job *j, const Vg__Pb__TaskExited *x) {
     return vg_reason_may_retry(reason) && (!spec->interactive || spec->detached);
 }
 
-static bool retry_wanted(struct vg_job *j, const Vg__Pb__TaskExited *x) {
-    if (x->status == 0 || x->reason || j->task->cancel || j->timed_out || j->hearsay ||
-        !j->task->retries_left)
-        return false;
-    j->task->retries_left--;
-    return true;
+static bool retry_status(const Vg__Pb__TaskSpec *s, int32_t status) {
+    for (size_t i = 0; i < s->n_retry_on; i++)
+        if (s->retry_on[i] == status)
+            return true;
+    return s->n_retry_on == 0;
+}
+
+static bool retry_wanted(const struct vg_job *j, const Vg__Pb__TaskExited *x) {
+    return x->status != 0 && !x->reason && !j->task->cancel && !j->timed_out && !j->hearsay &&
+           j->task->retries_left && retry_status(j->task->spec, x->status);
+}
+
+/* How long to wait before the n-th retry (from 1): doubles each time. */
+static uint64_t backoff_usec(const Vg__Pb__TaskSpec *s, uint32_t n) {
+    uint64_t wait = s->backoff_usec,
+             most = s->has_backoff_max_usec ? s->backoff_max_usec : VG_BACKOFF_MAX_USEC;
+    most = VG_MAX(most, s->backoff_usec);
+    while (--n && wait < most)
+        wait *= 2;
+    return VG_MIN(wait, most);
+}
+
+/* The next try, after its back-off. The time stands in the row: a restart changes nothing. */
+static void retry(struct vg_job *j, int32_t status) {
+    struct vg_task *t = j->task;
+    char text[128], dur[32], in[48] = "";
+    t->retries_left--;
+    uint64_t wait = backoff_usec(t->spec, t->spec->retries - t->retries_left);
+    t->due_usec = wait ? vg_wall_usec() + wait : 0;
+    if (wait)
+        snprintf(in, sizeof in, ", the next after %s", vg_format_duration(wait, dur, sizeof dur));
+    snprintf(text, sizeof text, "attempt %u ended with status %d; %u more%s", t->attempt.number,
+             status, t->retries_left + 1, in);
+    vg_job_requeue(j, text);
+}
+
+/* It was told to give way and did: that is no result. One that still succeeded has one. */
+static bool gave_way(const struct vg_job *j, const Vg__Pb__TaskExited *x) {
+    const struct vg_task *t = j->task;
+    return t->preempting && !t->cancel && !j->timed_out && !j->hearsay &&
+           (x->status != 0 || x->never_ran || x->reason);
 }
 
 static void take_usage(struct vg_task *t, const Vg__Pb__TaskExited *x) {
@@ -91,14 +126,14 @@ static const char *why_ended(struct vg_job *j, const Vg__Pb__TaskExited *x, char
 }
 
 void vg_node_task_exited(struct vg_job *j, const Vg__Pb__TaskExited *x) {
-    char why[512], text[128];
+    char why[512];
     struct vg_control *c = j->ctl;
     uint64_t node = j->task->attempt.node, id = j->task->id;
     uint32_t attempt = j->task->attempt.number;
     if (j->task->state == VG_TASK_STARTING && !x->never_ran && x->started_usec)
         vg_node_task_started(j, x->started_usec);
     take_usage(j->task, x);
-    if (x->reason == VG_LOST || try_again(j, x)) {
+    if (!gave_way(j, x) && (x->reason == VG_LOST || try_again(j, x))) {
         struct vg_nodelink *a = vg_nodelink_get(c, node);
         if (a && x->never_ran && x->reason == VG_UNAVAILABLE) { /* or it would be asked at once */
             a->refuses = true;
@@ -110,13 +145,16 @@ void vg_node_task_exited(struct vg_job *j, const Vg__Pb__TaskExited *x) {
                     x->text && *x->text ? x->text : "the attempt was lost");
         return;
     }
-    if (retry_wanted(j, x)) {
-        /* Acknowledged when the next attempt is stored would be later than needed: the next
-           attempt's number is committed before its start, and this end alone loses nothing. */
+    /* Acknowledging when the next attempt is stored would be later than needed: that one's number
+       is committed before its start, and this end alone loses nothing. */
+    if (gave_way(j, x)) {
         vg_nodelink_exit_ack(c, node, id, attempt);
-        snprintf(text, sizeof text, "attempt %u ended with status %d; %u more", attempt, x->status,
-                 j->task->retries_left);
-        vg_job_requeue(j, text);
+        vg_job_give_way(j, x->status);
+        return;
+    }
+    if (retry_wanted(j, x)) {
+        vg_nodelink_exit_ack(c, node, id, attempt);
+        retry(j, x->status);
         return;
     }
     enum vg_reason reason = x->reason ? vg_reason_from_wire(x->reason) : VG_OK;

@@ -26,8 +26,8 @@ struct vg_nodelink {
 struct vg_nodelink *vg_nodelink_get(struct vg_control *c, uint64_t node);
 /* By id, unique prefix or name; err is a sentence. */
 struct vg_nodelink *vg_nodelink_find(struct vg_control *c, const char *ref, struct vg_err *err);
-/* What a node is called that would like to be called `want`: no two have one name, and whoever comes
-   second gets its id behind it. `out` has VG_CONF_NAME_MAX + 1 bytes. */
+/* What a node is called that would like to be called `want`: no two have one name, and whoever
+   comes second gets its id behind it. `out` has VG_CONF_NAME_MAX + 1 bytes. */
 void vg_node_call(struct vg_control *c, uint64_t id, const char *want, char *out);
 struct vg_nodelink *vg_nodelink_new(struct vg_control *c, uint64_t id, const char *name);
 void vg_nodelink_free(struct vg_nodelink *a);

@@ -6,9 +6,12 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/util.h"
+#include "control/api.h"
+#include "control/family.h"
 #include "control/keys.h"
 #include "control/nodes.h"
 #include "control/place.h"
+#include "control/schedule.h"
 #include "model/session.h"
 #include "model/task-row.h"
 
@@ -58,6 +61,11 @@ int vg_persist_now(struct vg_job *j, enum vg_store_sync sync,
     return r;
 }
 
+void vg_persist_write(struct vg_job *j) {
+    if (write_job(j, VG_STORE_LAZY, NULL, NULL) < 0)
+        vg_persist_later(j);
+}
+
 void vg_persist_flush(struct vg_control *c) {
     vg_list_for_each_safe (it, &c->dirty) {
         struct vg_job *j = vg_list_entry(it, struct vg_job, dirty);
@@ -68,10 +76,33 @@ void vg_persist_flush(struct vg_control *c) {
     }
 }
 
+static void tell_news(struct vg_control *c) {
+    while (!vg_list_empty(&c->news)) {
+        struct vg_job *j = vg_list_entry(vg_list_first(&c->news), struct vg_job, news);
+        vg_list_remove(&j->news);
+        vg_watch_tell(c, j->task);
+    }
+}
+
 static void on_behind(uv_timer_t *t) {
     struct vg_control *c = t->data;
     c->write_armed = false;
     vg_persist_flush(c);
+    tell_news(c);
+}
+
+static void arm(struct vg_control *c) {
+    if (!c->write_armed && !c->stopping) {
+        c->write_armed = true;
+        uv_timer_start(&c->write_behind, on_behind, BEHIND_MS, 0);
+    }
+}
+
+void vg_persist_news(struct vg_job *j) {
+    if (vg_list_empty(&j->ctl->watches) || !vg_list_empty(&j->news))
+        return;
+    vg_list_push_back(&j->ctl->news, &j->news);
+    arm(j->ctl);
 }
 
 void vg_persist_later(struct vg_job *j) {
@@ -81,10 +112,7 @@ void vg_persist_later(struct vg_job *j) {
         return;
     if (vg_list_empty(&j->dirty))
         vg_list_push_back(&c->dirty, &j->dirty);
-    if (!c->write_armed && !c->stopping) {
-        c->write_armed = true;
-        uv_timer_start(&c->write_behind, on_behind, BEHIND_MS, 0);
-    }
+    arm(c);
 }
 
 /* "k=v" lines. NULL: no memory. */
@@ -339,6 +367,11 @@ int vg_persist_load(struct vg_control *c, struct vg_err *err) {
         r = vg_store_load_tasks(c->store, load_task, c);
     if (r < 0)
         return vg_err_sys(err, r, "cannot load the cloud's state from %s", c->home.db);
+    r = vg_schedules_load(c);
+    if (r >= 0)
+        r = vg_family_restore(c);
+    if (r < 0)
+        return vg_err_sys(err, r, "cannot load groups and schedules from %s", c->home.db);
     rejoin_sessions(c);
     return 0;
 }

@@ -12,6 +12,11 @@ void vg_persist_later(struct vg_job *j);
    must not be freed. -errno: not queued, cb will not run. */
 int vg_persist_now(struct vg_job *j, enum vg_store_sync sync,
                    void (*cb)(struct vg_job *j, uint64_t cookie, int result), uint64_t cookie);
+/* Its counts changed: watchers hear of it with the next round of writing, however many changes that
+   are. */
+void vg_persist_news(struct vg_job *j);
+/* Handed to the store now, lazily: it is written before whatever is handed over later. */
+void vg_persist_write(struct vg_job *j);
 void vg_persist_flush(struct vg_control *c); /* hands everything that is dirty to the store */
 void vg_persist_node(struct vg_nodelink *a, enum vg_store_sync sync);
 /* The node may hold tasks from now on: when that is durable it is `kept`, and only then it gets any.

@@ -192,7 +192,7 @@ void vg_place_unhold(struct vg_control *c) {
         }
         if (j->task->cancel)
             vg_job_cancel(j, 0, j->task->reason_text);
-        else if (vg_place_submit(j, &err) < 0)
+        else if (vg_job_submit(j, &err) < 0)
             vg_job_end(j, vg_reason_exit(err.reason), err.reason, err.msg);
     }
     vg_place_all(c);

@@ -4,7 +4,10 @@
 #include "base/cleanup.h"
 #include "conf/conf.h"
 #include "model/session.h"
+#include "model/task.h"
+#include "model/when.h"
 
+#include <ctype.h>
 #include <string.h>
 
 /* Adds the strings' lengths; a NUL inside would cut them short later. */
@@ -68,8 +71,6 @@ static int check_names(const Vg__Pb__TaskSpec *s, struct vg_err *err) {
 }
 
 static int check_rest(const Vg__Pb__TaskSpec *s, struct vg_err *err) {
-    if (s->retries > VG_SPEC_RETRIES_MAX)
-        return vg_err_set(err, VG_INVALID, "at most %d retries are possible", VG_SPEC_RETRIES_MAX);
     if (s->n_rlimit > VG_SPEC_RLIMITS_MAX)
         return vg_err_set(err, VG_INVALID, "more resource limits than there are");
     if (s->tty && s->tty->has_termios && s->tty->termios.len > VG_SPEC_TERMIOS_MAX)
@@ -83,6 +84,115 @@ static int check_rest(const Vg__Pb__TaskSpec *s, struct vg_err *err) {
     return 0;
 }
 
+/* ------------------------------------------------------------------ batch */
+
+static bool is_variable(const char *s) {
+    if (!s || !(isalpha((unsigned char)s[0]) || s[0] == '_'))
+        return false;
+    return s[strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")] ==
+               '\0' &&
+           strlen(s) <= VG_CONF_NAME_MAX;
+}
+
+static int check_sweep(const Vg__Pb__TaskSpec *s, size_t i, struct vg_err *err) {
+    const Vg__Pb__Sweep *w = s->sweep[i];
+    if (!is_variable(w->name) || strncmp(w->name, "VIRGA_", 6) == 0)
+        return vg_err_set(
+            err, VG_INVALID,
+            "'%.64s' cannot be swept: its name becomes a variable of the task, so use "
+            "letters, digits and '_', and not VIRGA_",
+            w->name ? w->name : "");
+    if (w->n_value == 0)
+        return vg_err_set(err, VG_INVALID, "--sweep %s has no values: write %s=a,b,c", w->name,
+                          w->name);
+    for (size_t k = 0; k < i; k++)
+        if (strcmp(s->sweep[k]->name, w->name) == 0)
+            return vg_err_set(err, VG_INVALID, "'%s' is swept twice: give all its values at once",
+                              w->name);
+    return 0;
+}
+
+static int check_group(const Vg__Pb__TaskSpec *s, struct vg_err *err) {
+    int r = 0;
+    if (s->n_sweep > VG_SPEC_SWEEPS_MAX)
+        return vg_err_set(err, VG_TOO_BIG, "at most %d variables can be swept", VG_SPEC_SWEEPS_MAX);
+    for (size_t i = 0; i < s->n_sweep && r >= 0; i++)
+        r = check_sweep(s, i, err);
+    if (r < 0)
+        return r;
+    uint64_t members = vg_spec_members(s, VG_SPEC_MEMBERS_MAX);
+    if (members > VG_SPEC_MEMBERS_MAX)
+        return vg_err_set(err, VG_TOO_BIG, "one submission makes at most %d tasks: split it",
+                          VG_SPEC_MEMBERS_MAX);
+    if (members && (s->tty || s->stdin_open || (s->interactive && !s->detached)))
+        return vg_err_set(err, VG_INVALID,
+                          "several tasks at once have no terminal and no input: use vbatch");
+    if (s->gang && s->n_sweep)
+        return vg_err_set(err, VG_INVALID,
+                          "a gang cannot be swept: submit one gang for each point");
+    if (s->gang && s->session && *s->session)
+        return vg_err_set(err, VG_INVALID,
+                          "a gang has a place of its own: leave out either --gang or --session");
+    if (s->has_gang_policy && !s->gang)
+        return vg_err_set(err, VG_INVALID, "--gang-policy is for gangs: add --gang");
+    return 0;
+}
+
+static int check_after(const Vg__Pb__TaskSpec *s, struct vg_err *err) {
+    if (s->n_after > VG_SPEC_AFTER_MAX)
+        return vg_err_set(err, VG_TOO_BIG,
+                          "a task may wait for at most %d others: let one collect them",
+                          VG_SPEC_AFTER_MAX);
+    for (size_t i = 0; i < s->n_after; i++)
+        if (!s->after[i]->task || !*s->after[i]->task)
+            return vg_err_set(err, VG_INVALID, "--after needs a task: its id, prefix or name");
+    return 0;
+}
+
+static int check_retries(const Vg__Pb__TaskSpec *s, struct vg_err *err) {
+    if (s->retries > VG_SPEC_RETRIES_MAX)
+        return vg_err_set(err, VG_INVALID, "at most %d retries are possible", VG_SPEC_RETRIES_MAX);
+    for (size_t i = 0; i < s->n_retry_on; i++)
+        if (s->retry_on[i] < 1 || s->retry_on[i] > 255)
+            return vg_err_set(err, VG_INVALID,
+                              "%d is no status to try again on: statuses are 1 to 255",
+                              s->retry_on[i]);
+    if (s->n_retry_on > 255)
+        return vg_err_set(err, VG_INVALID, "more statuses than there are");
+    if (s->backoff_usec > VG_SPEC_BACKOFF_MAX_USEC ||
+        s->backoff_max_usec > VG_SPEC_BACKOFF_MAX_USEC)
+        return vg_err_set(err, VG_INVALID, "a back-off is at most 7 days");
+    if (s->has_backoff_max_usec && s->backoff_max_usec < s->backoff_usec)
+        return vg_err_set(err, VG_INVALID, "the longest back-off is shorter than the first");
+    if (s->grace_signal >= 65)
+        return vg_err_set(err, VG_INVALID, "there is no signal %u", s->grace_signal);
+    return 0;
+}
+
+static int check_key(const Vg__Pb__TaskSpec *s, struct vg_err *err) {
+    for (const char *k = s->key; k && *k; k++)
+        if (!isgraph((unsigned char)*k) || k - s->key >= VG_SPEC_KEY_MAX)
+            return vg_err_set(err, VG_INVALID,
+                              "a key is at most %d letters, digits and signs without blanks",
+                              VG_SPEC_KEY_MAX);
+    if (s->n_also_pool > VG_SPEC_POOLS_MAX)
+        return vg_err_set(err, VG_TOO_BIG, "at most %d pools can be named", VG_SPEC_POOLS_MAX);
+    return 0;
+}
+
+static int check_schedule(const Vg__Pb__TaskSpec *s, struct vg_err *err) {
+    struct vg_cron when;
+    if (!s->schedule || !*s->schedule)
+        return 0;
+    if (s->interactive && !s->detached)
+        return vg_err_set(err, VG_INVALID, "nobody is there when a schedule runs: use vbatch");
+    if (s->n_after || (s->key && *s->key))
+        return vg_err_set(err, VG_INVALID,
+                          "a schedule makes many tasks: it can neither wait for others (--after) "
+                          "nor have a key (--key)");
+    return vg_cron_parse(s->schedule, &when, err);
+}
+
 int vg_spec_check(const Vg__Pb__TaskSpec *spec, struct vg_err *err) {
     int r = check_command(spec, err);
     if (r >= 0)
@@ -91,5 +201,15 @@ int vg_spec_check(const Vg__Pb__TaskSpec *spec, struct vg_err *err) {
         r = check_names(spec, err);
     if (r >= 0)
         r = check_rest(spec, err);
+    if (r >= 0)
+        r = check_group(spec, err);
+    if (r >= 0)
+        r = check_after(spec, err);
+    if (r >= 0)
+        r = check_retries(spec, err);
+    if (r >= 0)
+        r = check_key(spec, err);
+    if (r >= 0)
+        r = check_schedule(spec, err);
     return r;
 }

@@ -9,6 +9,12 @@
 #define VG_SPEC_RETRIES_MAX 100
 #define VG_SPEC_RLIMITS_MAX 16
 #define VG_SPEC_TERMIOS_MAX 256
+#define VG_SPEC_MEMBERS_MAX 1000000 /* of one group */
+#define VG_SPEC_SWEEPS_MAX 16       /* variables */
+#define VG_SPEC_AFTER_MAX 1000
+#define VG_SPEC_KEY_MAX 128
+#define VG_SPEC_POOLS_MAX 16
+#define VG_SPEC_BACKOFF_MAX_USEC (7 * 86400 * 1000000ULL)
 
 /* 0, or INVALID and so on with a sentence. */
 int vg_spec_check(const Vg__Pb__TaskSpec *spec, struct vg_err *err);

@@ -2,6 +2,7 @@
 #include "control/start.h"
 
 #include "base/util.h"
+#include "control/member.h"
 #include "control/nodes.h"
 #include "control/peer.h"
 #include "control/sessions.h"
@@ -45,14 +46,19 @@ void vg_start_send(struct vg_job *j, struct vg_nodelink *a) {
     VG_ENVELOPE(env);
     Vg__Pb__Start m = VG__PB__START__INIT;
     Vg__Pb__Resources grant = vg_res_to_pb(t->grant);
+    Vg__Pb__TaskSpec spec = *t->spec; /* what is a member's own is added */
+    struct vg_member_env more;
 
+    vg_member_fill(t, &spec, &more);
     make_ticket(j, a, &m);
     vg_chan_join(&j->chan, a, c->loop, &io); /* a channel that is gone: the client comes again */
     bool has_token = vg_task_token_make(c->ca.task_key, t->id, t->who, token) == 0;
     m.has_task_id = m.has_attempt = m.has_stream = m.has_fd_mask = m.has_created_usec = 1;
     m.task_id = t->id;
     m.attempt = t->attempt.number;
-    m.spec = t->spec;
+    m.spec = &spec;
+    m.extra_env = more.env;
+    m.n_extra_env = more.n;
     m.who = t->who;
     m.grant = &grant;
     m.network = (char *)vg_network_name(pool ? pool->network : VG_NETWORK_NAT);
@@ -69,5 +75,6 @@ void vg_start_send(struct vg_job *j, struct vg_nodelink *a) {
     env.start = &m;
     j->sent = true;
     vg_conn_send(a->peer->conn, &env, io.fds, io.n_fds);
+    vg_member_env_done(&more);
     vg_job_event(j, VG__PB__RUN_EVENT__KIND__PLACED, NULL);
 }

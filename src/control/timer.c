@@ -31,6 +31,7 @@ struct vg_timer *vg_timer_start(uv_loop_t *loop, uint64_t usec, void (*fn)(void 
     uv_timer_init(loop, &t->handle);
     t->handle.data = t;
     uv_timer_start(&t->handle, on_fire, (usec + 999) / 1000, 0);
+    uv_unref((uv_handle_t *)&t->handle); /* a stop does not wait until next week's task is due */
     return t;
 }
 

@@ -33,6 +33,14 @@ void vg_progress_move(struct vg_progress *p, enum vg_task_state from, enum vg_ta
     p->n[to]++;
 }
 
+void vg_progress_close(struct vg_progress *p, enum vg_task_state to) {
+    for (unsigned i = 0; i < VG_TASK_STATES; i++)
+        if (!final[i]) {
+            p->n[to] += p->n[i];
+            p->n[i] = 0;
+        }
+}
+
 void vg_progress_status(struct vg_progress *p, uint32_t index, int32_t status) {
     if (!status || (p->bad_index != VG_PROGRESS_NONE && p->bad_index <= index))
         return;

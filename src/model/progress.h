@@ -20,6 +20,8 @@ uint32_t vg_progress_total(const struct vg_progress *p);
 uint32_t vg_progress_open(const struct vg_progress *p); /* that have not ended */
 /* One came in state `to` (from == VG_TASK_STATES), or moved. */
 void vg_progress_move(struct vg_progress *p, enum vg_task_state from, enum vg_task_state to);
+/* All that have not ended are in state `to` (a final one) now. */
+void vg_progress_close(struct vg_progress *p, enum vg_task_state to);
 /* One ended with that status. */
 void vg_progress_status(struct vg_progress *p, uint32_t index, int32_t status);
 

@@ -254,7 +254,7 @@ int vg_task_end(struct vg_task *t, int32_t status, enum vg_reason reason, uint64
                             : status == 0 && !reason ? VG_TASK_SUCCEEDED
                                                      : VG_TASK_FAILED;
     const struct vg_progress *p = vg_task_is_group(t) ? t->progress : NULL;
-    if (p && vg_progress_total(p)) {
+    if (p && vg_progress_total(p) && !vg_progress_open(p)) {
         to = t->cancel ? VG_TASK_CANCELLED : vg_progress_state(p, t->state);
         status = p->bad_index == VG_PROGRESS_NONE ? 0 : p->bad_status;
     }
@@ -263,6 +263,8 @@ int vg_task_end(struct vg_task *t, int32_t status, enum vg_reason reason, uint64
         return r;
     t->status = status;
     t->reason = reason;
+    if (p) /* those that never were end with it */
+        vg_progress_close(t->progress, to);
     return 0;
 }
 

@@ -123,8 +123,8 @@ int vg_task_move(struct vg_task *t, enum vg_task_state to, uint64_t now_usec, co
 /* queued -> starting: the next attempt, on `node`, holding `gpus`. -EINVAL as above. */
 int vg_task_place(struct vg_task *t, uint64_t node, uint64_t gpus);
 /* Any unfinished -> final by exit status: cancelled when that was asked for, else succeeded when 0,
-   else failed. A group ends as its members did, with the first status in their order that is not 0;
-   `status` then says nothing. */
+   else failed. A group whose members have all ended ends as they did, with the first status in
+   their order that is not 0; `status` then says nothing. */
 int vg_task_end(struct vg_task *t, int32_t status, enum vg_reason reason, uint64_t now_usec,
                 const char *why);
 

@@ -33,6 +33,7 @@ struct vg_user {
     int64_t uid, gid; /* -1: no account on this machine */
     uint32_t slot;    /* number of the user's id range, from 1 */
     uint64_t created_usec;
+    uint32_t open_tasks; /* unfinished ones in memory; kept by whoever holds them */
 };
 
 struct vg_tenants {

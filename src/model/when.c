@@ -88,7 +88,7 @@ static int read_field(char *s, const struct field *f, uint64_t *set) {
     return 0;
 }
 
-static int read_cron(char *text, const char *whole, struct vg_when *w, struct vg_err *err) {
+static int read_cron(char *text, const char *whole, struct vg_cron *w, struct vg_err *err) {
     uint64_t set[5];
     char *word[5], *save = NULL;
     size_t n = 0;
@@ -111,7 +111,7 @@ static int read_cron(char *text, const char *whole, struct vg_when *w, struct vg
     }
     if (set[4] & 1 << 7) /* Sunday has two numbers */
         set[4] |= 1;
-    *w = (struct vg_when){.minutes = set[0],
+    *w = (struct vg_cron){.minutes = set[0],
                           .hours = (uint32_t)set[1],
                           .days = (uint32_t)set[2],
                           .months = (uint32_t)set[3],
@@ -121,7 +121,7 @@ static int read_cron(char *text, const char *whole, struct vg_when *w, struct vg
     return 0;
 }
 
-static int read_every(const char *s, struct vg_when *w, struct vg_err *err) {
+static int read_every(const char *s, struct vg_cron *w, struct vg_err *err) {
     uint64_t usec;
     while (*s == ' ')
         s++;
@@ -131,11 +131,11 @@ static int read_every(const char *s, struct vg_when *w, struct vg_err *err) {
     if (usec < VG_WHEN_EVERY_MIN_USEC)
         return vg_err_set(err, VG_INVALID,
                           "a schedule comes at most once a minute, not every %.32s", s);
-    *w = (struct vg_when){.every_usec = usec};
+    *w = (struct vg_cron){.every_usec = usec};
     return 0;
 }
 
-int vg_when_parse(const char *text, struct vg_when *ret, struct vg_err *err) {
+int vg_cron_parse(const char *text, struct vg_cron *ret, struct vg_err *err) {
     char copy[TEXT_MAX];
     if (strlen(text) >= sizeof copy)
         return vg_err_set(err, VG_INVALID, "a schedule has at most %d characters", TEXT_MAX - 1);
@@ -150,7 +150,7 @@ int vg_when_parse(const char *text, struct vg_when *ret, struct vg_err *err) {
 
 /* ------------------------------------------------------------------ when */
 
-static bool day_fits(const struct vg_when *w, const struct tm *t) {
+static bool day_fits(const struct vg_cron *w, const struct tm *t) {
     bool day = w->days >> t->tm_mday & 1, weekday = w->weekdays >> t->tm_wday & 1;
     if (w->any_day || w->any_weekday) /* a '*' leaves it to the other */
         return day && weekday;
@@ -164,7 +164,7 @@ static void settle(struct tm *t) {
     gmtime_r(&s, t);
 }
 
-static bool find(const struct vg_when *w, struct tm *t) {
+static bool find(const struct vg_cron *w, struct tm *t) {
     int last = t->tm_year + YEARS_AHEAD;
     settle(t);
     while (t->tm_year < last) {
@@ -205,14 +205,14 @@ static time_t moment(const struct tm *local) {
     return VG_MAX(a, b); /* in the gap: the clocks have jumped by then */
 }
 
-static uint64_t next_every(const struct vg_when *w, uint64_t begin, uint64_t after) {
+static uint64_t next_every(const struct vg_cron *w, uint64_t begin, uint64_t after) {
     if (after < begin)
         return begin;
     uint64_t n = (after - begin) / w->every_usec + 1;
     return begin + n * w->every_usec;
 }
 
-uint64_t vg_when_next(const struct vg_when *w, uint64_t begin_usec, uint64_t after_usec) {
+uint64_t vg_cron_next(const struct vg_cron *w, uint64_t begin_usec, uint64_t after_usec) {
     if (w->every_usec)
         return next_every(w, begin_usec, after_usec);
     time_t after = (time_t)(after_usec / SECOND);

@@ -13,7 +13,7 @@
 
 #define VG_WHEN_EVERY_MIN_USEC (60 * 1000000ULL)
 
-struct vg_when {
+struct vg_cron {
     uint64_t every_usec; /* not 0: nothing else counts */
     uint64_t minutes;    /* sets of bits */
     uint32_t hours, days, months, weekdays;
@@ -21,7 +21,7 @@ struct vg_when {
 };
 
 /* -EINVAL with a sentence. */
-int vg_when_parse(const char *text, struct vg_when *ret, struct vg_err *err);
+int vg_cron_parse(const char *text, struct vg_cron *ret, struct vg_err *err);
 /* The first time after `after_usec` (wall time); for "every", counted from `begin_usec`. 0: never
    (the 31st of February). */
-uint64_t vg_when_next(const struct vg_when *w, uint64_t begin_usec, uint64_t after_usec);
+uint64_t vg_cron_next(const struct vg_cron *w, uint64_t begin_usec, uint64_t after_usec);

@@ -301,7 +301,7 @@ int vg_store_load_folded(struct vg_store *s, uint64_t fold, vg_task_row_cb *cb, 
 
 int vg_store_find_name(struct vg_store *s, const char *name, const char *user, uint64_t *ret_id) {
     return find(s,
-                "SELECT id FROM tasks WHERE name=?1 AND name<>'' AND name=?2 AND "
+                "SELECT id FROM tasks WHERE name=?1 AND name<>'' AND name=?2 AND grp='' AND "
                 "(?3 IS NULL OR user=?3) ORDER BY created_usec DESC LIMIT 1",
                 name, name, user, ret_id);
 }

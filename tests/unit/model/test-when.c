@@ -29,23 +29,23 @@ static const char *show(uint64_t usec) {
     return usec ? out : "never";
 }
 
-static struct vg_when parsed(const char *text) {
-    struct vg_when w;
+static struct vg_cron parsed(const char *text) {
+    struct vg_cron w;
     struct vg_err err = VG_ERR_INIT;
-    cr_assert_eq(vg_when_parse(text, &w, &err), 0, "%s: %s", text, err.msg);
+    cr_assert_eq(vg_cron_parse(text, &w, &err), 0, "%s: %s", text, err.msg);
     return w;
 }
 
 static void expect(const char *text, const char *after, const char *next) {
-    struct vg_when w = parsed(text);
-    uint64_t got = vg_when_next(&w, 0, utc(after));
+    struct vg_cron w = parsed(text);
+    uint64_t got = vg_cron_next(&w, 0, utc(after));
     cr_expect_str_eq(show(got), next, "%s after %s: %s, not %s", text, after, show(got), next);
 }
 
 static void refused(const char *text, const char *part) {
-    struct vg_when w;
+    struct vg_cron w;
     struct vg_err err = VG_ERR_INIT;
-    cr_expect_lt(vg_when_parse(text, &w, &err), 0, "%s", text);
+    cr_expect_lt(vg_cron_parse(text, &w, &err), 0, "%s", text);
     cr_expect(strstr(err.msg, part), "%s: %s", text, err.msg);
 }
 
@@ -89,12 +89,12 @@ Test(when, a_time_that_comes_twice_is_due_once) {
 }
 
 Test(when, every_counts_from_its_beginning) {
-    struct vg_when w = parsed("every 30m");
+    struct vg_cron w = parsed("every 30m");
     uint64_t begin = utc("2026-01-10 12:07:00");
-    cr_expect_eq(vg_when_next(&w, begin, begin), utc("2026-01-10 12:37:00"));
-    cr_expect_eq(vg_when_next(&w, begin, utc("2026-01-10 15:00:00")), utc("2026-01-10 15:07:00"));
-    cr_expect_eq(vg_when_next(&w, begin, utc("2026-01-10 15:07:00")), utc("2026-01-10 15:37:00"));
-    cr_expect_eq(vg_when_next(&w, begin, begin - 1), begin);
+    cr_expect_eq(vg_cron_next(&w, begin, begin), utc("2026-01-10 12:37:00"));
+    cr_expect_eq(vg_cron_next(&w, begin, utc("2026-01-10 15:00:00")), utc("2026-01-10 15:07:00"));
+    cr_expect_eq(vg_cron_next(&w, begin, utc("2026-01-10 15:07:00")), utc("2026-01-10 15:37:00"));
+    cr_expect_eq(vg_cron_next(&w, begin, begin - 1), begin);
 }
 
 Test(when, what_is_wrong_is_said) {

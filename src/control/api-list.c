@@ -1,0 +1,353 @@
+/* Lists of tasks in pages, newest first, and watching. Tasks that have not ended are in memory, the
+   others in the store; whoever asks sees one list. What is folded under a group or parent is not
+   shown by itself unless it is asked for. A page costs one pass over memory, whatever its size. */
+#include "base/cleanup.h"
+#include "base/mem.h"
+#include "base/util.h"
+#include "control/api.h"
+#include "control/persist.h"
+#include "control/users.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define B(name) VG__PB__ENVELOPE__BODY_##name
+#define LIST_MAX 1000
+
+/* ------------------------------------------------------------------ the question */
+
+static bool state_wanted(const Vg__Pb__TaskQuery *q, const char *state) {
+    for (size_t i = 0; i < q->n_state; i++)
+        if (strcmp(q->state[i], state) == 0)
+            return true;
+    return q->n_state == 0;
+}
+
+static bool labels_wanted(const Vg__Pb__TaskQuery *q, const struct vg_task *t) {
+    for (size_t i = 0; i < q->n_label; i++) {
+        bool has = false;
+        for (size_t k = 0; k < t->spec->n_label; k++)
+            has |= strcmp(t->spec->label[k], q->label[i]) == 0;
+        if (!has)
+            return false;
+    }
+    return true;
+}
+
+static bool id_wanted(const Vg__Pb__TaskQuery *q, const struct vg_task *t) {
+    char id[VG_ID_LEN + 1];
+    vg_id_format(t->id, id);
+    for (size_t i = 0; i < q->n_task; i++)
+        if (strncmp(id, q->task[i], strlen(q->task[i])) == 0 ||
+            strcmp(vg_task_name(t), q->task[i]) == 0)
+            return true;
+    return q->n_task == 0;
+}
+
+static bool has_word(const char *text, size_t n, const char *word) {
+    size_t len = strlen(word);
+    for (size_t i = 0; i + len <= n; i++)
+        if (strncasecmp(text + i, word, len) == 0)
+            return true;
+    return false;
+}
+
+static bool search_wanted(const Vg__Pb__TaskQuery *q, const struct vg_task *t) {
+    const Vg__Pb__TaskSpec *s = t->spec;
+    const char *name = vg_task_name(t);
+    if (!q->search || !*q->search || has_word(name, strlen(name), q->search))
+        return true;
+    for (size_t i = 0; i < s->n_argv; i++)
+        if (has_word((const char *)s->argv[i].data, s->argv[i].len, q->search))
+            return true;
+    for (size_t i = 0; i < s->n_label; i++)
+        if (has_word(s->label[i], strlen(s->label[i]), q->search))
+            return true;
+    return false;
+}
+
+int vg_query_init(struct vg_query *ret, struct vg_control *c, const struct vg_user *u,
+                  const Vg__Pb__TaskQuery *q, struct vg_err *err) {
+    struct vg_found f;
+    *ret = (struct vg_query){.q = q, .user = u};
+    if (q->n_state > VG_TASK_FILTER_MAX || q->n_label > VG_TASK_FILTER_MAX)
+        return vg_err_set(err, VG_TOO_BIG, "at most %d states and labels can be asked for at once",
+                          VG_TASK_FILTER_MAX);
+    if (!q->of || !*q->of)
+        return 0;
+    int r = vg_find_task(c, u, q->of, &f, err);
+    if (r < 0)
+        return r;
+    ret->of = vg_found_task(&f)->id;
+    vg_found_done(&f);
+    return 0;
+}
+
+bool vg_query_wants(const struct vg_query *query, const struct vg_task *t) {
+    const Vg__Pb__TaskQuery *q = query->q;
+    uint64_t fold = vg_task_fold(t);
+    if (query->of ? fold != query->of : fold && !q->flat && !q->n_task)
+        return false;
+    if (!vg_users_may_see(query->user, t->user, t->team))
+        return false;
+    if (!q->all_users && strcmp(t->user, query->user->name) != 0)
+        return false;
+    if (q->pool && *q->pool && strcmp(q->pool, vg_task_pool(t)) != 0)
+        return false;
+    if (q->name && *q->name && strcmp(q->name, vg_task_name(t)) != 0)
+        return false;
+    return t->created_usec >= q->since_usec && state_wanted(q, vg_task_state_name(t->state)) &&
+           labels_wanted(q, t) && id_wanted(q, t) && search_wanted(q, t);
+}
+
+/* ------------------------------------------------------------------ a page */
+
+/* The newest `want` of what was offered: a heap with the oldest of them on top. */
+struct page {
+    const struct vg_task **task;
+    size_t n, want;
+    uint64_t offered;
+};
+
+struct listing {
+    struct vg_control *ctl;
+    struct vg_query query;
+    struct vg_row_tasks rows;
+    struct vg_task **owned; /* from the store */
+    size_t n_owned;
+    struct page page;
+    uint64_t before_usec, before_id;
+};
+
+static bool newer(const struct vg_task *a, uint64_t usec, uint64_t id) {
+    return a->created_usec > usec || (a->created_usec == usec && a->id >= id);
+}
+
+static int by_age(const void *a, const void *b) {
+    const struct vg_task *x = *(const struct vg_task *const *)a;
+    const struct vg_task *y = *(const struct vg_task *const *)b;
+    if (x->created_usec != y->created_usec)
+        return x->created_usec > y->created_usec ? -1 : 1;
+    return x->id > y->id ? -1 : x->id < y->id;
+}
+
+static bool older(const struct page *p, size_t a, size_t b) {
+    return by_age(&p->task[a], &p->task[b]) > 0;
+}
+
+static void swap(struct page *p, size_t a, size_t b) {
+    const struct vg_task *t = p->task[a];
+    p->task[a] = p->task[b];
+    p->task[b] = t;
+}
+
+static void sink(struct page *p) {
+    for (size_t at = 0, kid; (kid = 2 * at + 1) < p->n; at = kid) {
+        if (kid + 1 < p->n && older(p, kid + 1, kid))
+            kid++;
+        if (!older(p, kid, at))
+            return;
+        swap(p, at, kid);
+    }
+}
+
+static void offer(struct page *p, const struct vg_task *t) {
+    p->offered++;
+    if (p->n == p->want) {
+        if (by_age(&t, &p->task[0]) > 0)
+            return;
+        p->task[0] = t;
+        sink(p);
+        return;
+    }
+    p->task[p->n] = t;
+    for (size_t at = p->n++; at && older(p, at, (at - 1) / 2); at = (at - 1) / 2)
+        swap(p, at, (at - 1) / 2);
+}
+
+static int add_row(void *arg, const struct vg_task_row *row) {
+    struct listing *l = arg;
+    struct vg_task *t = NULL;
+    if (vg_job_get(l->ctl, row->id)) /* memory has the newer word */
+        return 0;
+    int r = vg_row_tasks_get(&l->rows, row, &t);
+    if (r < 0)
+        return r == -EBADMSG ? 0 : r;
+    if (!vg_query_wants(&l->query, t) || l->n_owned >= l->page.want) {
+        vg_task_free(t);
+        return 0;
+    }
+    l->owned[l->n_owned++] = t;
+    offer(&l->page, t);
+    return 0;
+}
+
+static int add_stored(struct listing *l) {
+    const Vg__Pb__TaskQuery *q = l->query.q;
+    struct vg_task_filter f = {.user = q->all_users ? NULL : l->query.user->name,
+                               .pool = q->pool && *q->pool ? q->pool : NULL,
+                               .name = q->name && *q->name ? q->name : NULL,
+                               .state = (const char *const *)q->state,
+                               .n_states = q->n_state,
+                               .label = (const char *const *)q->label,
+                               .n_labels = q->n_label,
+                               .before_usec = l->before_usec,
+                               .before_id = l->before_id,
+                               .limit = (uint32_t)l->page.want,
+                               .only_ended = true,
+                               .top = !q->flat && !l->query.of && !q->n_task,
+                               .fold = l->query.of,
+                               .search = q->search && *q->search ? q->search : NULL,
+                               .since_usec = q->since_usec};
+    /* Of an ended group every member may be in the store, with the group's words: they match as it
+       does, so they are looked through here. */
+    if (l->query.of)
+        f.search = NULL;
+    uint64_t memory = l->page.offered, stored = 0;
+    int r = vg_store_query_tasks(l->ctl->store, &f, add_row, l);
+    if (r >= 0 && !f.search && !f.n_labels && vg_store_count_tasks(l->ctl->store, &f, &stored) >= 0)
+        l->page.offered = VG_MAX(l->page.offered, memory + stored);
+    return r;
+}
+
+static int collect(struct listing *l, struct vg_err *err) {
+    const char *before = l->query.q->before;
+    if (before && *before) {
+        struct vg_found f;
+        int r = vg_find_task(l->ctl, l->query.user, before, &f, err);
+        if (r < 0)
+            return r;
+        l->before_usec = vg_found_task(&f)->created_usec;
+        l->before_id = vg_found_task(&f)->id;
+        vg_found_done(&f);
+    }
+    vg_map_for_each (s, &l->ctl->jobs) {
+        const struct vg_task *t = ((struct vg_job *)s->value)->task;
+        if (!vg_query_wants(&l->query, t))
+            continue;
+        if (l->before_usec && newer(t, l->before_usec, l->before_id))
+            l->page.offered++; /* counts, but was shown */
+        else
+            offer(&l->page, t);
+    }
+    int r = add_stored(l);
+    if (r < 0)
+        return vg_err_sys(err, r, "cannot read the list of tasks");
+    if (l->page.n)
+        qsort(l->page.task, l->page.n, sizeof *l->page.task, by_age);
+    return 0;
+}
+
+static void send_list(struct vg_call *call, const struct listing *l) {
+    size_t limit = l->page.want - 1, n = VG_MIN(l->page.n, limit);
+    char next[VG_ID_LEN + 1];
+    vg_auto_free struct vg_task_info *info = vg_alloc((n + 1) * sizeof *info);
+    vg_auto_free Vg__Pb__TaskInfo **list = vg_alloc((n + 1) * sizeof *list);
+    vg_auto_free char(*why)[256] = vg_alloc((n + 1) * sizeof *why);
+    if (!info || !list || !why) {
+        vg_peer_error(call->peer, call->req, VG_INTERNAL, "out of memory");
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        vg_task_info(l->ctl, l->page.task[i], &info[i]);
+        vg_task_info_wait(l->ctl, l->page.task[i], &info[i], why[i], sizeof why[i]);
+        list[i] = &info[i].pb;
+    }
+    VG_ENVELOPE(env);
+    Vg__Pb__TaskList m = VG__PB__TASK_LIST__INIT;
+    m.task = list;
+    m.n_task = n;
+    m.has_total = 1;
+    m.total = l->page.offered;
+    if (l->page.n > limit && n) {
+        vg_id_format(l->page.task[n - 1]->id, next);
+        m.next = next;
+    }
+    env.body_case = B(TASKS);
+    env.tasks = &m;
+    vg_peer_send(call->peer, call->req, false, &env);
+}
+
+void vg_api_task_list(struct vg_call *call) {
+    const Vg__Pb__TaskQuery *q = call->env->task_list;
+    struct vg_err err = VG_ERR_INIT;
+    struct listing l = {.ctl = call->ctl, .rows.ctl = call->ctl};
+    size_t limit = q->limit && q->limit < LIST_MAX ? q->limit : q->limit ? LIST_MAX : VG_TASK_PAGE;
+    l.page.want = limit + 1; /* one more says whether there is a next page */
+    l.owned = vg_alloc(l.page.want * sizeof *l.owned);
+    l.page.task = vg_alloc(l.page.want * sizeof *l.page.task);
+    int r = l.owned && l.page.task ? vg_query_init(&l.query, call->ctl, call->user, q, &err)
+                                   : vg_err_sys(&err, ENOMEM, "cannot list tasks");
+    if (r >= 0)
+        r = collect(&l, &err);
+    if (r < 0)
+        vg_peer_fail(call->peer, call->req, &err);
+    else
+        send_list(call, &l);
+    for (size_t i = 0; i < l.n_owned; i++)
+        vg_task_free(l.owned[i]);
+    vg_row_tasks_done(&l.rows);
+    free(l.owned);
+    free(l.page.task);
+}
+
+/* ------------------------------------------------------------------ watching */
+
+struct watch {
+    Vg__Pb__TaskQuery *q; /* owned */
+    uint64_t of;
+};
+
+static void watch_free(void *data) {
+    struct watch *w = data;
+    vg__pb__task_query__free_unpacked(w->q, NULL);
+    free(w);
+}
+
+static bool watched(const struct watch *w, const struct vg_user *u, const struct vg_task *t) {
+    struct vg_query q = {.q = w->q, .user = u, .of = w->of};
+    return vg_query_wants(&q, t);
+}
+
+void vg_api_task_watch(struct vg_call *call) {
+    struct vg_err err = VG_ERR_INIT;
+    struct vg_query query;
+    struct watch *w = NULL;
+    if (vg_query_init(&query, call->ctl, call->user, call->env->task_watch, &err) < 0) {
+        vg_peer_fail(call->peer, call->req, &err);
+        return;
+    }
+    struct vg_follow *f = vg_follow_new(call->peer, NULL, VG_FOLLOW_WATCH, call->req);
+    if (f && !(w = vg_alloc(sizeof *w)))
+        vg_follow_free(f);
+    if (!f || !w) {
+        vg_peer_error(call->peer, call->req, VG_TOO_BIG,
+                      "too many requests wait on this connection: open another");
+        return;
+    }
+    *w = (struct watch){vg_take_ptr(((Vg__Pb__Envelope *)call->env)->task_watch), query.of};
+    f->data = w;
+    f->free_data = watch_free;
+    vg_map_for_each (s, &call->ctl->jobs) {
+        const struct vg_task *t = ((struct vg_job *)s->value)->task;
+        if (!vg_task_is_ended(t) && watched(w, call->user, t))
+            vg_task_send(call->peer, call->req, true, t);
+    }
+}
+
+void vg_watch_tell(struct vg_control *c, struct vg_task *t) {
+    vg_list_for_each_safe (it, &c->watches) {
+        struct vg_follow *f = vg_list_entry(it, struct vg_follow, on_job);
+        struct vg_err err = VG_ERR_INIT;
+        const struct vg_user *u = vg_peer_user(f->peer, &err);
+        if (!f->peer->conn || !u || !watched(f->data, u, t))
+            continue;
+        if (vg_conn_queued(f->peer->conn) > VG_PEER_QUEUE_MAX) {
+            vg_conn_abort(f->peer->conn, VG_TOO_BIG, "the watcher does not read fast enough");
+            continue;
+        }
+        vg_task_send(f->peer, f->req, true, t);
+    }
+}
