@@ -24,6 +24,7 @@ int vg_time_init(struct vg_eng *e) {
     vg_list_init(&e->profile->kept);
     vg_list_init(&e->profile->windows);
     e->profile->next_due = VG_ENG_NEVER;
+    e->profile->credit = 1 << 13;
     return 0;
 }
 
@@ -115,6 +116,7 @@ void vg_profile_begin(struct vg_eng *e, struct etask *t) {
     uint64_t ran = e->now > t->started_usec ? e->now - t->started_usec : 0;
     uint64_t whole = ran || !t->expect_usec ? vg_learn_expect_given(e, t, ran) : t->expect_usec;
     t->end_usec = after(t->started_usec, whole);
+    e->profile->events++;
     sort_in(t->node, t);
     heap_add(e->profile, t);
     if (!vg_list_empty(&e->profile->windows))
@@ -124,6 +126,7 @@ void vg_profile_begin(struct vg_eng *e, struct etask *t) {
 
 void vg_profile_end(struct vg_eng *e, struct etask *t) {
     struct profile *p = e->profile;
+    p->events++;
     heap_remove(p, t);
     if (!vg_list_empty(&p->windows))
         vg_window_task(e, t, false);
@@ -266,7 +269,7 @@ uint64_t vg_profile_when(const struct vg_eng *e, struct fit *f, uint32_t members
                          const struct enode **ret) {
     struct ask a = {.fit = f, .members = members, .before = VG_ENG_NEVER};
     vg_auto_free struct opening *o = vg_alloc(members * sizeof *o);
-    size_t n = o ? vg_search(e, &a, o) : 0;
+    size_t looks, n = o ? vg_search(e, &a, o, &looks) : 0;
     *ret = n ? o[0].node : NULL;
     return n ? o[n - 1].at : VG_ENG_NEVER;
 }

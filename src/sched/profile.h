@@ -15,7 +15,6 @@ struct reservation {
     struct vg_list holds; /* hold.link */
     bool broken;          /* something happened that leaves no room for it then */
     bool told;            /* it came due, and its shape was woken */
-    uint64_t searched;    /* when a place was last looked for */
 };
 
 struct hold {
@@ -45,7 +44,10 @@ struct profile {
     uint64_t freed[FREED_MAX];         /* ids of nodes that gained room since the last tick */
     size_t n_freed;
     uint64_t searches; /* counts; enode.seen */
-    bool moved;        /* a promise moved or went: those that were kept back look again */
+    int64_t credit;    /* nodes that searches for promises may still look at: see reserve.c */
+    uint64_t credit_at;
+    uint32_t events; /* since then */
+    bool moved;      /* a promise moved or went: those that were kept back look again */
     bool any_broken;
     uint64_t next_due; /* no promise that was not told comes due before */
 };
@@ -74,7 +76,7 @@ void vg_room_at(const struct vg_eng *e, const struct enode *n, uint64_t at, cons
 
 /* search.c: the earliest `members` openings, written to `ret` in order of time. How many were
    found: all or 0. */
-size_t vg_search(const struct vg_eng *e, const struct ask *a, struct opening *ret);
+size_t vg_search(const struct vg_eng *e, const struct ask *a, struct opening *ret, size_t *looks);
 /* The openings of one node, up to `max`. */
 size_t vg_search_node(const struct vg_eng *e, struct enode *n, const struct ask *a,
                       struct opening *ret, size_t max);

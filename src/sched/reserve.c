@@ -9,10 +9,13 @@
 #include "base/util.h"
 #include "sched/profile.h"
 
-#define GAIN_PART                                                                                  \
-    8                /* a promise moves when the wait becomes shorter by more than this part of it \
-                      */
-#define LOOKS_MAX 64 /* (promise, freed node) pairs looked at in one tick */
+#define GAIN_PART                                                                   \
+    8 /* a promise moves when the wait becomes shorter by more than this part of it \
+       */
+#define CREDIT_EVENT 8       /* nodes that may be looked at for each task that begins or ends, */
+#define CREDIT_SEC 2         /*   and for each second, */
+#define CREDIT_MAX (1 << 13) /*   saved up to this: so promises cost a bounded part of the time */
+#define LOOKS_MAX 64         /* (promise, freed node) pairs looked at in one tick */
 
 struct reservation *vg_reservation_new(void) {
     struct reservation *r = vg_alloc(sizeof *r);
@@ -80,7 +83,6 @@ static void set_times(struct vg_eng *e, struct reservation *r, uint64_t from) {
     r->broken = false;
     /* Due at once, and yet it did not start: only what happens next can help it. */
     r->told = from <= e->now;
-    r->searched = e->now;
     if (!r->told)
         e->profile->next_due = VG_MIN(e->profile->next_due, from);
 }
@@ -121,13 +123,12 @@ static int make(struct vg_eng *e, struct shape *s, uint64_t before) {
     struct opening *o = s->members > 1 ? several : &one;
     if (!o)
         return -ENOMEM;
-    size_t n = vg_search(e, &a, o);
+    size_t looks, n = vg_search(e, &a, o, &looks);
+    e->profile->credit -= (int64_t)looks;
     struct reservation *r = s->reservation;
     if (!n) {
         if (r && before == VG_ENG_NEVER)
             forget(e, s);
-        else if (r)
-            r->searched = e->now;
         return 0;
     }
     if (r && same(r, o, n)) {
@@ -157,13 +158,12 @@ static uint64_t better_than(const struct vg_eng *e, const struct reservation *r)
 
 int vg_profile_reserve(struct vg_eng *e, struct shape *s) {
     struct reservation *r = s->reservation;
+    if (e->profile->credit <= 0)
+        return 0;
     if (!r || r->broken || r->from <= e->now)
         return make(e, s, VG_ENG_NEVER);
-    /* Single places are improved as nodes gain room; a gang's needs a search of its own, which is
-       dear and therefore made a few times only. */
-    if (s->members > 1 && e->now - r->searched > VG_MAX((r->from - r->searched) / 16, VG_USEC))
-        return make(e, s, better_than(e, r));
-    return 0;
+    /* Single places are improved as nodes gain room; a gang's need a search of their own. */
+    return s->members > 1 && better_than(e, r) ? make(e, s, better_than(e, r)) : 0;
 }
 
 void vg_profile_unreserve(struct vg_eng *e, struct shape *s) {
@@ -243,25 +243,67 @@ static void improve_all(struct vg_eng *e) {
     p->n_freed = 0;
 }
 
-/* Broken ones get another place (or, without memory, none until they ask again); those that came
-   due are tried again. */
-static void remake(struct vg_eng *e) {
+/* The same places, if they are free only a little later than promised. */
+static bool put_off(struct vg_eng *e, struct reservation *r) {
+    uint64_t wait = r->from > e->now ? r->from - e->now : 0, from = 0;
+    struct ask a = ask_for(r->shape, after(r->from, wait / GAIN_PART));
+    vg_list_for_each (i, &r->holds) {
+        struct opening o;
+        struct hold *h = vg_list_entry(i, struct hold, link);
+        if (a.members > 1 && i->next != &r->holds &&
+            vg_list_entry(i->next, struct hold, link)->node == h->node)
+            return false; /* several on one node: what is left for the second is not looked at here
+                           */
+        if (!vg_search_node(e, h->node, &a, &o, 1))
+            return false;
+        h->gpus = o.gpus;
+        from = VG_MAX(from, o.at);
+    }
+    if (vg_list_empty(&r->holds))
+        return false;
+    vg_list_for_each (i, &r->holds) {
+        struct hold *h = vg_list_entry(i, struct hold, link);
+        vg_list_for_each (k, &h->node->holds)
+            vg_list_entry(k, struct hold, on_node)->valid = false;
+    }
+    set_times(e, r, from);
+    return true;
+}
+
+/* Broken ones get another place (or, without memory, none until they ask again). False: some are
+   left for later. */
+static bool remake(struct vg_eng *e) {
     vg_list_for_each_safe (i, &e->profile->reservations) {
         struct reservation *r = vg_list_entry(i, struct reservation, link);
         struct shape *s = r->shape;
-        if (r->broken && make(e, s, VG_ENG_NEVER) < 0 && s->reservation)
+        if (!r->broken)
+            continue;
+        if (e->profile->credit <= 0)
+            return false;
+        if (put_off(e, r))
+            e->profile->moved = true;
+        else if (make(e, s, VG_ENG_NEVER) < 0 && s->reservation)
             forget(e, s);
     }
+    return true;
+}
+
+static void earn(struct vg_eng *e) {
+    struct profile *p = e->profile;
+    uint64_t passed = VG_MIN(e->now - p->credit_at, 3600 * VG_USEC);
+    p->credit += (int64_t)(CREDIT_EVENT * p->events + passed * CREDIT_SEC / VG_USEC);
+    p->events = 0;
+    p->credit = VG_MIN(p->credit, CREDIT_MAX);
+    p->credit_at = e->now;
 }
 
 uint64_t vg_reserve_tick(struct vg_eng *e) {
     struct profile *p = e->profile;
+    earn(e);
     if (p->n_freed)
         improve_all(e);
-    if (p->any_broken) {
-        p->any_broken = false;
-        remake(e);
-    }
+    if (p->any_broken)
+        p->any_broken = !remake(e);
     if (p->next_due > e->now)
         return p->next_due;
     p->next_due = VG_ENG_NEVER;

@@ -91,12 +91,28 @@ static uint64_t next_time(const struct walk *w, uint64_t clear) {
     return at;
 }
 
+/* No opening can be before this: while the tasks that end last still run, too few cards are left.
+ */
+static uint64_t not_before(const struct vg_eng *e, const struct enode *n, const struct fit *f) {
+    uint64_t held = 0;
+    if (f->res.gpus > n->n_gpus)
+        return VG_ENG_NEVER;
+    for (const struct vg_list *i = n->tasks.prev; f->res.gpus && i != &n->tasks; i = i->prev) {
+        const struct etask *t = task_of(i);
+        held |= t->leaving ? 0 : t->gpus;
+        if (n->n_gpus - (uint32_t)__builtin_popcountll(held) < f->res.gpus)
+            return VG_MAX(t->end_usec, e->now);
+    }
+    return e->now;
+}
+
 size_t vg_search_node(const struct vg_eng *e, struct enode *n, const struct ask *a,
                       struct opening *ret, size_t max) {
     struct walk w;
     size_t found = 0;
     uint64_t grant = a->who ? a->who->grant : 0;
-    if (!n->usable || !max || !vg_fit_belongs(e, a->fit, n))
+    if (!n->usable || !max || not_before(e, n, a->fit) >= a->before ||
+        !vg_fit_belongs(e, a->fit, n))
         return 0;
     w.e = e;
     w.ask = a;
@@ -172,7 +188,8 @@ static void consider(const struct vg_eng *e, const struct ask *a, struct found *
 static void consider_free(const struct vg_eng *e, const struct ask *a, struct found *f) {
     if (a->members > 1) {
         for (size_t i = 0; i < e->n_nodes; i++)
-            if (e->node[i] && vg_fit_now(a->fit, e->node[i]))
+            if (e->node[i] && e->node[i]->whole_free >= a->fit->res.gpus &&
+                vg_fit_now(a->fit, e->node[i]))
                 consider(e, a, f, e->node[i]);
         return;
     }
@@ -247,11 +264,12 @@ static int by_time(const void *a, const void *b) {
     return x->gpus < y->gpus ? -1 : x->gpus > y->gpus;
 }
 
-size_t vg_search(const struct vg_eng *e, const struct ask *a, struct opening *ret) {
+size_t vg_search(const struct vg_eng *e, const struct ask *a, struct opening *ret, size_t *looks) {
     size_t steps = (size_t)STEPS_MAX * VG_MIN(a->members, 8U);
     struct opening one;
     vg_auto_free struct opening *several = NULL;
     vg_auto_free uint32_t *index = vg_alloc((steps + 2) * sizeof *index);
+    *looks = 0;
     if (!index || !a->members ||
         (a->members > 1 && !(several = vg_alloc(a->members * sizeof *several))))
         return 0;
@@ -261,6 +279,7 @@ size_t vg_search(const struct vg_eng *e, const struct ask *a, struct opening *re
     consider_ends(e, a, &f, index, steps);
     if (f.n < f.max)
         consider_rest(e, a, &f);
+    *looks = f.looks;
     if (f.n < f.max)
         return 0;
     qsort(ret, f.n, sizeof *ret, by_time);
