@@ -17,6 +17,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define REQUEUED 'r' /* any other byte without a descriptor is the task's exit status */
+
+static bool patient; /* what the next stage plays */
+
 /* vrun may ask before our first channel is there: it is put off, and ctl stays for the answer. */
 int run_connect(struct run *r, bool again, struct vg_err *err) {
     (void)r, (void)again, (void)err;
@@ -32,6 +36,12 @@ int run_ctl_ready(struct run *r, struct vg_err *err) {
         vg_close(&r->ctl);
     else if (n == 1)
         run_chan_open(r, &r->chan[r->chan[0].fd < 0 ? 0 : 1], fd, NULL);
+    else if (c == REQUEUED)
+        run_requeued(r);
+    else { /* ENDED with this status */
+        r->ended = true;
+        r->status = c;
+    }
     return 0;
 }
 
@@ -49,6 +59,7 @@ static void play(int ctl, int out, int in) {
     r.cwd_fd = r.stdin_fd = -1;
     r.chan[0].fd = r.chan[1].fd = r.chan[0].ring_fd = r.chan[1].ring_fd = -1;
     r.read_stdin = true;
+    r.patient = patient;
     _exit(run_session(&r));
 }
 
@@ -221,4 +232,78 @@ Test(run_io, a_keeper_is_told_again_that_nobody_reads, .timeout = 60) {
     cr_assert_eq(close_stage(&s), 141);
     close(old);
     close(new);
+}
+
+static void put_line(int fd, const char *text) {
+    uint8_t head[8 + VG_REC_HEADER] = {0};
+    vg_rec_header(head + 8, VG_REC_STDOUT, (uint32_t)strlen(text), 0);
+    put(fd, VG_TIO_OUTPUT, head, sizeof(head), text, strlen(text));
+}
+
+static void expect_line(struct stage *s, const char *text) {
+    char got[64] = "";
+    cr_assert_eq(vg_read_full(s->out, got, strlen(text)), (ssize_t)strlen(text));
+    cr_assert_str_eq(got, text);
+}
+
+/* vrun has handled everything on this channel and closed it. */
+static void expect_end(int fd) {
+    uint8_t skip[256];
+    while (recv(fd, skip, sizeof(skip), 0) > 0)
+        ;
+}
+
+static void say(struct stage *s, char what) {
+    cr_assert_eq(write(s->ctl, &what, 1), 1);
+}
+
+Test(run_io, an_attempt_that_is_tried_again_is_not_the_end, .timeout = 60) {
+    struct stage s;
+    uint64_t from;
+    patient = true;
+    open_stage(&s, "");
+    int first = give_channel(&s, &from);
+    welcome(first, 0, 0);
+    put_line(first, "first\n");
+    put_exit(first, 3, 0);
+    expect_line(&s, "first\n");
+    say(&s, REQUEUED);
+    int second = give_channel(&s, &from);
+    cr_assert_eq(from, 0u, "another attempt's output begins anew");
+    welcome(second, 0, 0);
+    put_line(second, "second\n");
+    put_exit(second, 143, 0);
+    expect_line(&s, "second\n");
+    say(&s, 7); /* not 143: the control plane knows how the task ended */
+    cr_assert_eq(close_stage(&s), 7);
+    close(first);
+    close(second);
+}
+
+Test(run_io, what_the_old_attempt_wrote_comes_before_the_next_one, .timeout = 60) {
+    struct stage s;
+    uint64_t from;
+    patient = true;
+    open_stage(&s, "");
+    int first = give_channel(&s, &from);
+    welcome(first, 0, 0);
+    put_line(first, "one\n");
+    expect_line(&s, "one\n");
+    say(&s, REQUEUED); /* faster than the rest of the output */
+    put(first, VG_TIO_OUTPUT, (uint8_t[8]){0}, 8, NULL, 0);
+    uint8_t rest[8 + VG_REC_HEADER] = {0};
+    vg_put64(rest, VG_REC_HEADER + 4);
+    vg_rec_header(rest + 8, VG_REC_STDOUT, 4, 0);
+    put(first, VG_TIO_OUTPUT, rest, sizeof(rest), "two\n", 4);
+    put_exit(first, 1, 0);
+    expect_line(&s, "two\n");
+    expect_end(first);
+    int second = give_channel(&s, &from);
+    cr_assert_eq(from, 0u);
+    welcome(second, 0, 0);
+    put_exit(second, 0, 0);
+    say(&s, 0);
+    cr_assert_eq(close_stage(&s), 0);
+    close(first);
+    close(second);
 }
