@@ -110,6 +110,7 @@ int vg_keeper_send(struct vg_agent_keeper *k, enum vg_kpkt_kind kind, uint64_t i
 /* The end of one of its tasks was acknowledged. */
 void vg_keepers_task_forgotten(struct vg_agent_keeper *k);
 struct vg_agent_keeper *vg_keepers_session(struct vg_agent *a, const char *key);
+void vg_keepers_end_session(struct vg_agent *a, const char *key);
 /* Begins to warm the profiles that earlier runs used. */
 void vg_keepers_warm_up(struct vg_agent *a);
 /* Stop and start reading from keepers: the way to the control plane is full. */

@@ -504,6 +504,16 @@ static void end_session(struct vg_agent_keeper *k) {
     vg_link_send(a, &env);
 }
 
+void vg_keepers_end_session(struct vg_agent *a, const char *key) {
+    struct vg_agent_keeper *k = vg_map_get(&a->sessions, key);
+    if (!k)
+        return;
+    vg_keeper_send(k, VG_K_KEEP, 0, 0, 0, NULL, 0, NULL, 0);
+    /* It leaves in its own time; whoever names the session from now on begins a new one. */
+    if (vg_list_empty(&k->tasks) && vg_list_empty(&k->waiting))
+        end_session(k);
+}
+
 static void adopted_one(struct vg_agent *a) {
     if (a->n_adopting > 0 || !a->adopted)
         return;

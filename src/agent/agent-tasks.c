@@ -446,9 +446,8 @@ void vg_tasks_on_exit_ack(struct vg_agent *a, const Vg__Pb__ExitAck *ack) {
 }
 
 void vg_tasks_on_end_session(struct vg_agent *a, const char *key) {
-    struct vg_agent_keeper *k = key ? vg_keepers_session(a, key) : NULL;
-    if (k)
-        vg_keeper_send(k, VG_K_KEEP, 0, 0, 0, NULL, 0, NULL, 0);
+    if (key)
+        vg_keepers_end_session(a, key);
 }
 
 void vg_tasks_on_session_extend(struct vg_agent *a, const Vg__Pb__SessionExtend *x) {

@@ -435,7 +435,11 @@ Test(agent_loop, tasks_of_a_session_share_a_keeper_and_others_do_not) {
     env.body_case = VG__PB__ENVELOPE__BODY_END_SESSION;
     env.end_session = &name;
     send_env(&env);
+    start((struct order){.id = 4, .word = "exit", .arg = "0", .session = "u/s"});
     cr_assert_str_eq(expect(VG__PB__ENVELOPE__BODY_SESSION_ENDED)->session_ended->key, "u/s");
+    started(4);
+    cr_assert_neq(ended(4, 0)->mem_peak_bytes, pid[0],
+                  "a session that was ended is not gone on with");
 }
 
 Test(agent_loop, tasks_end_with_the_lease) {
