@@ -72,6 +72,8 @@ struct vg_eng_amount vg_fit_amount(const struct fit *f, uint32_t members);
 /* One more of these would break its own limit (or quota, where it may have nothing beyond). */
 bool vg_tenant_blocks(const struct vg_eng *e, const struct etenant *t, const struct fit *f,
                       uint32_t members);
+double vg_tenant_fill(const struct etenant *t); /* how far its quota is used up */
+double vg_tenant_past(const struct vg_eng *e, const struct etenant *t); /* decayed share */
 void vg_tenant_count(struct etenant *t, int queued, int running, int own);
 void vg_tenant_drop_if_gone(struct vg_eng *e, struct etenant *t);
 void vg_tenants_refresh(struct vg_eng *e); /* keys that are old, a few at a time */

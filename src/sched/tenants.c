@@ -40,7 +40,7 @@ static double dominant(const struct vg_eng *e, struct vg_eng_amount a) {
     return fmax(gpu, fmax(cpu, part(a.mem_bytes, c->mem_bytes)));
 }
 
-static double past(const struct vg_eng *e, const struct etenant *t) {
+double vg_tenant_past(const struct vg_eng *e, const struct etenant *t) {
     if (!e->conf.half_life_usec || e->now <= t->usage_at)
         return t->usage;
     double dt = (double)(e->now - t->usage_at) / (double)e->conf.half_life_usec;
@@ -52,7 +52,7 @@ static double key_of(const struct vg_eng *e, const struct etenant *t) {
     double over = dominant(e, (struct vg_eng_amount){beyond(h->gpu_milli, q->gpu_milli),
                                                      beyond(h->cpu_milli, q->cpu_milli),
                                                      beyond(h->mem_bytes, q->mem_bytes)});
-    double was = e->conf.half_life_usec ? past(e, t) : 0;
+    double was = e->conf.half_life_usec ? vg_tenant_past(e, t) : 0;
     return (over + was) / (t->weight ? t->weight : 1);
 }
 
@@ -61,7 +61,7 @@ double vg_tenant_share(const struct vg_eng *e, const struct etenant *t) {
 }
 
 /* How far its quota is used up. */
-static double filled(const struct etenant *t) {
+double vg_tenant_fill(const struct etenant *t) {
     const struct vg_eng_amount *h = &t->held, *q = &t->quota;
     return fmax(part(h->gpu_milli, q->gpu_milli),
                 fmax(part(h->cpu_milli, q->cpu_milli), part(h->mem_bytes, q->mem_bytes)));
@@ -69,7 +69,7 @@ static double filled(const struct etenant *t) {
 
 /* Brings the past up to now; what it holds may change after this. */
 static void settle(struct vg_eng *e, struct etenant *t) {
-    t->usage = past(e, t);
+    t->usage = vg_tenant_past(e, t);
     t->usage_at = e->now;
     if (t->parent) { /* to the end of those that wait to be refreshed */
         vg_list_remove(&t->stale);
@@ -80,7 +80,7 @@ static void settle(struct vg_eng *e, struct etenant *t) {
 static void rekey(struct vg_eng *e, struct etenant *t) {
     t->rate = dominant(e, t->held);
     t->key = key_of(e, t);
-    t->fill = filled(t);
+    t->fill = vg_tenant_fill(t);
     vg_lanes_mark(t);
 }
 
@@ -101,7 +101,7 @@ void vg_tenants_rekey(struct vg_eng *e) {
     e->capacity_seen = e->capacity;
     vg_map_for_each (i, &e->tenants) {
         struct etenant *t = i->value;
-        t->usage = past(e, t);
+        t->usage = vg_tenant_past(e, t);
         t->usage_at = e->now;
         rekey(e, t);
     }
@@ -350,7 +350,7 @@ int vg_eng_remove_tenant(struct vg_eng *e, uint64_t id) {
 void vg_tenants_save(const struct vg_eng *e, vg_eng_save_fn *fn, void *arg) {
     vg_map_for_each (i, &e->tenants) {
         const struct etenant *t = i->value;
-        double was = past(e, t);
+        double was = vg_tenant_past(e, t);
         uint64_t v[4] = {0, e->now, 0, 0};
         memcpy(&v[0], &was, sizeof was);
         fn(arg, SAVE_USAGE, t->id, v);
