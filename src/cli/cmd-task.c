@@ -12,67 +12,80 @@
 #include <unistd.h>
 
 #define LIST_DEFAULT 50
-#define LIST_MAX 10000
+#define LIST_MAX 10000000
+#define PAGE_MAX 1000 /* rows of one answer */
 
 /* ------------------------------------------------------------------ list */
 
-static int on_list(const Vg__Pb__Envelope *env, void *user, struct vg_err *err) {
-    json_t *all = user;
-    if (env->body_case != VG__PB__ENVELOPE__BODY_TASKS)
-        return vg_unexpected(env, err);
-    for (size_t i = 0; i < env->tasks->n_task; i++)
-        json_array_append_new(all, vg_task_json(env->tasks->task[i]));
-    return 0;
-}
-
 struct list {
-    struct vg_table *table;
+    struct vg_table *table; /* one of these */
+    json_t *array;
     size_t n;
     uint64_t total;
     char next[64]; /* where the next page begins; "": this was the last */
 };
 
-static int on_list_table(const Vg__Pb__Envelope *env, void *user, struct vg_err *err) {
+static int on_list(const Vg__Pb__Envelope *env, void *user, struct vg_err *err) {
     struct list *list = user;
     if (env->body_case != VG__PB__ENVELOPE__BODY_TASKS)
         return vg_unexpected(env, err);
     for (size_t i = 0; i < env->tasks->n_task; i++)
-        vg_task_row(list->table, env->tasks->task[i]);
+        if (list->array)
+            json_array_append_new(list->array, vg_task_json(env->tasks->task[i]));
+        else
+            vg_task_row(list->table, env->tasks->task[i]);
     list->n += env->tasks->n_task;
     list->total = VG_MAX(list->total, env->tasks->total);
-    snprintf(list->next, sizeof(list->next), "%s", env->tasks->next ? env->tasks->next : "");
+    const char *next = env->tasks->n_task && env->tasks->next ? env->tasks->next : "";
+    snprintf(list->next, sizeof(list->next), "%s", next);
     return 0;
 }
 
-static int list_json(Vg__Pb__Envelope *req) {
-    struct vg_err err = VG_ERR_INIT;
-    json_t *all = json_array();
-    if (vg_call_once(req, on_list, all, &err) < 0) {
-        json_decref(all);
-        return vg_cmd_fail(&err);
-    }
-    return vg_json_print(all);
+/* Asks page by page until there are `limit` or no more. */
+static int collect(struct list *list, Vg__Pb__TaskQuery *q, uint64_t limit, struct vg_err *err) {
+    Vg__Pb__Envelope req = vg_request(TASK_LIST, task_list, q);
+    struct vg_client *c;
+    char before[sizeof(list->next)];
+    int r = vg_client_open(&c, err);
+    if (r < 0)
+        return r;
+    do {
+        q->has_limit = true;
+        q->limit = (uint32_t)VG_MIN(limit - list->n, (uint64_t)PAGE_MAX);
+        r = vg_call(c, &req, VG_CALL_TIMEOUT_USEC, on_list, list, err);
+        memcpy(before, list->next, sizeof(before));
+        q->before = before;
+    } while (r >= 0 && list->next[0] && list->n < limit);
+    vg_client_close(c);
+    return r;
 }
 
-static int list_table(Vg__Pb__Envelope *req, const struct vg_task_filter *f) {
-    struct vg_err err = VG_ERR_INIT;
-    struct list list = {.table = vg_task_table()};
-    if (vg_call_once(req, on_list_table, &list, &err) < 0) {
-        vg_table_free(list.table);
-        return vg_cmd_fail(&err);
-    }
-    if (list.n || !isatty(STDOUT_FILENO))
-        vg_table_print(vg_take_ptr(list.table), stdout, 0);
-    else
+static void say_rest(const struct list *list, const struct vg_task_filter *f) {
+    if (!isatty(STDOUT_FILENO))
+        return;
+    if (!list->n)
         fprintf(stderr, "no %stasks%s\n", f->ended ? "" : "unfinished ",
                 f->ended ? "" : " ('virga task list -a' shows ended ones)");
-    vg_table_free(list.table);
-    if (list.next[0] && isatty(STDOUT_FILENO))
+    else if (list->next[0])
         fprintf(stderr, "%zu of %llu; go on with --before %s, or --limit for more at once\n",
-                list.n, (unsigned long long)list.total, list.next);
-    else if (list.total > list.n && isatty(STDOUT_FILENO))
-        fprintf(stderr, "the newest %zu of %llu; --limit shows more\n", list.n,
-                (unsigned long long)list.total);
+                list->n, (unsigned long long)list->total, list->next);
+}
+
+static int list_tasks(Vg__Pb__TaskQuery *q, const struct vg_task_filter *f, bool json) {
+    struct vg_err err = VG_ERR_INIT;
+    struct list list = {.table = json ? NULL : vg_task_table(),
+                        .array = json ? json_array() : NULL};
+    if (collect(&list, q, f->limit, &err) < 0) {
+        vg_table_free(list.table);
+        json_decref(list.array);
+        return vg_cmd_fail(&err);
+    }
+    if (json)
+        return vg_json_print(list.array);
+    if (list.n || !isatty(STDOUT_FILENO))
+        vg_table_print(vg_take_ptr(list.table), stdout, 0);
+    vg_table_free(list.table);
+    say_rest(&list, f);
     return 0;
 }
 
@@ -105,10 +118,7 @@ static int list_run(struct vg_cmd_line *l) {
         return l->exit;
     vg_task_filter_finish(&f);
     vg_task_filter_query(&f, &q);
-    q.has_limit = true;
-    q.limit = (uint32_t)f.limit;
-    Vg__Pb__Envelope req = vg_request(TASK_LIST, task_list, &q);
-    return l->json ? list_json(&req) : list_table(&req, &f);
+    return list_tasks(&q, &f, l->json);
 }
 
 /* ------------------------------------------------------------------ get */

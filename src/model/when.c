@@ -130,7 +130,7 @@ static int read_every(const char *s, struct vg_cron *w, struct vg_err *err) {
                           "'%.32s' is no duration: write 'every 30m' or 'every 2h'", s);
     if (usec < VG_WHEN_EVERY_MIN_USEC)
         return vg_err_set(err, VG_INVALID,
-                          "a schedule comes at most once a minute, not every %.32s", s);
+                          "a schedule comes at most once a second, not every %.32s", s);
     *w = (struct vg_cron){.every_usec = usec};
     return 0;
 }

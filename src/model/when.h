@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define VG_WHEN_EVERY_MIN_USEC (60 * 1000000ULL)
+#define VG_WHEN_EVERY_MIN_USEC 1000000ULL
 
 struct vg_cron {
     uint64_t every_usec; /* not 0: nothing else counts */

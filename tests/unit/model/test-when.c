@@ -112,7 +112,7 @@ Test(when, what_is_wrong_is_said) {
     refused("1, * * * *", "no minute");
     refused("every", "five fields");
     refused("every day", "no duration");
-    refused("every 5s", "at most once a minute");
+    refused("every 5ms", "at most once a second");
     char longest[400];
     memset(longest, '1', sizeof longest - 1);
     longest[sizeof longest - 1] = 0;
