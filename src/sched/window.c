@@ -219,6 +219,7 @@ static void free_window(struct vg_eng *e, struct window *x) {
 void vg_windows_done(struct vg_eng *e) {
     vg_list_for_each_safe (i, &e->profile->windows)
         free_window(e, window_of(i));
+    vg_map_done(&e->windows);
 }
 
 uint64_t vg_window_grant(const struct vg_eng *e, const struct etenant *t) {
