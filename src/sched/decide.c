@@ -124,7 +124,6 @@ static void try_shape(struct vg_eng *e, struct shape *s, struct etask **single) 
             return;
     } else if (vg_fit_find(e, s->fit, s, until_of(e, vg_run_class_max(s->run_class)), t->env, &at,
                            &code)) {
-        vg_shape_unreserve(e, s);
         vg_task_unwait(e, t);
         vg_task_start(e, t, &at, e->now);
         *single = t;

@@ -75,7 +75,6 @@ int vg_gang_try(struct vg_eng *e, struct shape *s, struct etask *first, enum vg_
     }
     if (!vg_fit_find_gang(e, s->fit, s, n, until, first->env, at, code))
         return 0;
-    vg_shape_unreserve(e, s);
     start_all(e, first->gang, at);
     return 1;
 }
