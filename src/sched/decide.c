@@ -1,7 +1,7 @@
 /* The loop of decisions: the best shape that may start, its head, a place for it; until nobody is
    ready. Pure. */
 #include "base/mem.h"
-#include "sched/lanes.h"
+#include "sched/claim.h"
 
 #define ROUNDS_MAX 2
 
@@ -131,6 +131,7 @@ static void try_shape(struct vg_eng *e, struct shape *s, struct etask **single) 
     }
     vg_shape_sleep(e, s, code);
     vg_shape_blocked(e, s);
+    vg_preempt_want(e, s);
 }
 
 static void look_around(struct vg_eng *e) {
@@ -144,7 +145,8 @@ static void look_around(struct vg_eng *e) {
 /* One start at most. Reservations that moved let others look again, but only so often: what moves
    them to and fro must not keep us here. */
 static struct etask *decide(struct vg_eng *e) {
-    struct etask *t = next_pinned(e);
+    vg_claims_run(e);
+    struct etask *t = e->out_at == e->out_n ? next_pinned(e) : NULL;
     for (int rounds = 0; !t && e->out_at == e->out_n;) {
         struct shape *s = vg_shapes_best(e);
         if (s) {
@@ -155,8 +157,11 @@ static struct etask *decide(struct vg_eng *e) {
         if (rounds++ == ROUNDS_MAX)
             break;
         e->tick_at = vg_profile_tick(e);
-        if (!e->n_ready)
+        if (e->n_ready)
+            continue;
+        if (e->due_usec > e->now)
             break;
+        vg_preempt_run(e);
     }
     return t;
 }
@@ -174,5 +179,5 @@ int vg_eng_next(struct vg_eng *e, struct vg_eng_decision *ret) {
 
 uint64_t vg_eng_wake(const struct vg_eng *e) {
     bool more = e->n_ready || !vg_list_empty(&e->pin_due) || e->out_at < e->out_n;
-    return more ? e->now : e->tick_at;
+    return more ? e->now : VG_MIN(e->tick_at, e->due_usec);
 }

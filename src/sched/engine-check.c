@@ -1,6 +1,6 @@
 /* The invariants of the engine, counted from scratch. Passes over everything: for tests. */
 #include "base/mem.h"
-#include "sched/lanes.h"
+#include "sched/claim.h"
 
 #include <string.h>
 
@@ -8,6 +8,16 @@ struct sums {
     struct vg_eng_amount held;
     uint32_t queued, running, own;
 };
+
+static const struct etask *first_of(const struct etask *t) {
+    return t->gang && t->gang->waits ? vg_list_entry(t->gang->members.next, struct etask, on_gang)
+                                     : t;
+}
+
+/* Those who are being stopped are no longer charged; those who will get their places are. */
+static bool charged(const struct etask *t) {
+    return t->place == TASK_RUNS ? !t->leaving : t->place == TASK_CLAIMS && first_of(t)->claim;
+}
 
 /* What one tenant and those below it hold by their tasks. */
 static void sum_tasks(const struct vg_eng *e, const struct etenant *of, struct sums *s) {
@@ -19,12 +29,11 @@ static void sum_tasks(const struct vg_eng *e, const struct etenant *of, struct s
             up = up->parent;
         if (!up)
             continue;
-        if (t->place != TASK_RUNS) {
-            s->queued++;
+        s->queued += t->place != TASK_RUNS;
+        s->running += t->place == TASK_RUNS;
+        if (!charged(t))
             continue;
-        }
         struct vg_eng_amount a = vg_fit_amount(t->fit, 1);
-        s->running++;
         s->held.gpu_milli += a.gpu_milli;
         s->held.cpu_milli += a.cpu_milli;
         s->held.mem_bytes += a.mem_bytes;
@@ -96,7 +105,8 @@ static const char *check_gang(const struct gang *g) {
         return "a gang's count differs from its members";
     if (g->waits && running)
         return "a gang is placed in part";
-    if (g->waits && lanes != 1)
+    bool claims = vg_list_entry(g->members.next, struct etask, on_gang)->place == TASK_CLAIMS;
+    if (g->waits && lanes != !claims)
         return "a waiting gang is not in one lane";
     return NULL;
 }
@@ -155,6 +165,8 @@ static const char *check_tasks(const struct vg_eng *e) {
             return "a task runs on a node that is not there";
         if (t->place == TASK_WAITS && (!t->shape || (!t->lane && !(t->gang && t->gang->waits))))
             return "a waiting task is in no lane";
+        if (t->claim && (t->place != TASK_CLAIMS || t->claim->task != t))
+            return "a claim is not its task's";
         if (t->place != TASK_WAITS && (t->lane || t->shape))
             return "a task is in two places";
     }

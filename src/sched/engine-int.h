@@ -55,6 +55,8 @@ struct enode {
     struct vg_map cached;   /* environments */
     uint64_t changed;       /* vg_eng.change of its last change */
     struct vg_list pin_due; /* in vg_eng.pin_due: its pinned tasks should be tried */
+    struct vg_list claims;  /* claim_spot.on_node */
+    uint64_t weighed;       /* preempt.c: the search that looked at it last */
     uint64_t seen;          /* profile.c: the search that looked at it last */
 };
 
@@ -119,10 +121,13 @@ struct shape {
     struct shape_bed {
         struct vg_list link; /* in vg_eng.beds */
         struct shape *shape;
-    } bed[VG_ENG_POOLS_MAX]; /* one a pool of its fit */
-    struct vg_list kept;     /* in vg_eng.kept while it sleeps by KEPT or WINDOW */
-    struct vg_list reserved; /* in vg_eng.reserved of its first pool */
-    uint64_t tried;          /* preempt.c: vg_eng.change of the last search in vain */
+    } bed[VG_ENG_POOLS_MAX];    /* one a pool of its fit */
+    struct vg_list kept;        /* in vg_eng.kept while it sleeps by KEPT or WINDOW */
+    struct vg_list reserved;    /* in vg_eng.reserved of its first pool */
+    struct vg_list due;         /* preempt.c: in vg_eng.due, to be tried by stopping others */
+    uint64_t retry_usec;        /*   not before then */
+    uint64_t tried, tried_usec; /*   for this head, then */
+    uint32_t tried_priority;
 };
 
 /* ------------------------------------------------------------------ tenants, tasks */
@@ -148,10 +153,12 @@ struct etenant {
     struct vg_list boughs;    /* lanes.c: where it stands in the shapes' tournaments */
     struct vg_list capped;    /* boughs that are out because it is at its limit */
     struct vg_list stale;     /* in vg_eng.stale: keys by age */
+    struct vg_list runs;      /* etask.on_tenant: its own that run, newest first */
     bool removed;
 };
 
-enum etask_place { TASK_WAITS, TASK_PINNED, TASK_RUNS };
+/* CLAIMS: others are being stopped for it; it is in no lane, and its places are known. */
+enum etask_place { TASK_WAITS, TASK_PINNED, TASK_RUNS, TASK_CLAIMS };
 
 struct gang { /* gang.c */
     uint64_t id;
@@ -164,13 +171,14 @@ struct etask {
     uint64_t id, order, kin, env;
     uint32_t priority;
     struct etenant *tenant;
-    struct shape *shape; /* while it waits */
+    struct shape *shape; /* WAITS; NULL while it is PINNED or CLAIMS */
     struct fit *fit;     /* while it is here */
     int64_t level;       /* priority and age: larger first; see vg_task_level() */
     struct bough *lane;  /* while it waits; of a gang, only the first member is in it */
     struct tree_item in_lane;
     struct gang *gang;
-    struct vg_list on_gang, on_node, link;
+    struct vg_list on_gang, on_node, on_tenant, link;
+    struct claim *claim; /* CLAIMS: its places; NULL: they are lost, it waits to wait again */
     enum etask_place place;
     uint32_t member;                        /* of its gang, from 0 */
     bool preemptible, fixed, leaving, heal; /* leaving: preempted, not yet released */
@@ -206,8 +214,14 @@ struct vg_eng {
     struct vg_list stale; /* of etenant.stale */
     struct vg_map boughs; /* by (tenant.no, shape.no) */
     uint32_t last_no;
-    uint64_t starts;      /* counts */
-    struct shape **ready; /* shapes to try, in no order */
+    uint64_t starts;           /* counts */
+    struct vg_list claims_due; /* claim.due: their nodes changed */
+    struct vg_list astray;     /* etask.link: lost their claim */
+    struct vg_list due;        /* shape.due */
+    uint64_t due_usec;         /* when the first of them is */
+    struct ranks *ranks;       /* preempt.c: who runs, by priority */
+    uint64_t weighings;        /* counts preempt.c's searches */
+    struct shape **ready;      /* shapes to try, in no order */
     uint32_t n_ready;
     size_t ready_cap, n_shapes;
     struct beds *beds;                  /* shapes.c: shapes with waiting tasks, by pool and size */

@@ -2,7 +2,7 @@
    which is in one), in its node's list of pinned ones, or on a node. Pure. */
 #include "base/mem.h"
 #include "base/util.h"
-#include "sched/lanes.h"
+#include "sched/claim.h"
 
 struct vg_eng_conf vg_eng_conf_default(void) {
     return (struct vg_eng_conf){.half_life_usec = 7 * 86400ULL * 1000000,
@@ -20,6 +20,10 @@ struct vg_eng *vg_eng_new(void) {
     vg_list_init(&e->fits);
     vg_list_init(&e->pin_due);
     vg_list_init(&e->pin_capped);
+    vg_list_init(&e->claims_due);
+    vg_list_init(&e->astray);
+    vg_list_init(&e->due);
+    e->due_usec = VG_ENG_NEVER;
     vg_tenants_init(e);
     if (vg_shapes_init(e) < 0 || vg_place_init(e) < 0 || vg_time_init(e) < 0) {
         vg_eng_free(e);
@@ -42,6 +46,7 @@ void vg_eng_free(struct vg_eng *e) {
     vg_map_done(&e->tasks);
     vg_map_done(&e->gangs);
     free(e->out);
+    free(e->ranks);
     free(e);
 }
 
@@ -101,6 +106,7 @@ static int wait_in_lane(struct vg_eng *e, struct etask *t) {
     /* A promise that binds the others of its shape need not bind a new first. */
     if (s->state == SHAPE_ASLEEP && s->code == VG_ENG_KEPT && vg_shape_head(e, s) == t)
         vg_shape_wake(e, s);
+    vg_preempt_want(e, s);
     return 0;
 }
 
@@ -111,20 +117,35 @@ int vg_task_wait(struct vg_eng *e, struct etask *t) {
     return r;
 }
 
-void vg_task_unwait(struct vg_eng *e, struct etask *t) {
-    struct shape *s = t->shape;
+void vg_task_recount(struct vg_eng *e, struct etask *t) {
+    count(e, t, (int)weight_of(t));
+}
+
+void vg_task_uncount(struct vg_eng *e, struct etask *t) {
     count(e, t, -(int)weight_of(t));
-    vg_profile_unkeep(e, t);
-    if (t->place == TASK_PINNED) {
-        vg_list_remove(&t->link);
-        t->node = NULL;
-        return;
-    }
+}
+
+void vg_task_uncount_one(struct vg_eng *e, struct etask *t) {
+    count(e, t, -1);
+}
+
+void vg_task_delane(struct vg_eng *e, struct etask *t) {
+    struct shape *s = t->shape;
     vg_lane_remove(e, t);
     s->queued--;
     set_shape(t, NULL);
     vg_shape_settle(e, s);
     vg_shape_drop_if_empty(e, s);
+}
+
+void vg_task_unwait(struct vg_eng *e, struct etask *t) {
+    vg_task_uncount(e, t);
+    if (t->place != TASK_PINNED) {
+        vg_task_delane(e, t);
+        return;
+    }
+    vg_list_remove(&t->link);
+    t->node = NULL;
 }
 
 int vg_shape_move(struct vg_eng *e, struct etask *t) {
@@ -161,6 +182,8 @@ void vg_task_start(struct vg_eng *e, struct etask *t, const struct spot *at,
     t->end_usec = t->started_usec + t->expect_usec;
     vg_tenant_count(t->tenant, 0, 1, 0);
     vg_tenant_charge(e, t->tenant, t->fit, 1);
+    vg_list_push_front(&t->tenant->runs, &t->on_tenant);
+    vg_ranks_add(e, t, 1);
     vg_node_take(e, at->node, t, at->gpus);
     vg_profile_begin(e, t);
 }
@@ -169,8 +192,11 @@ void vg_task_leave(struct vg_eng *e, struct etask *t) {
     t->pool->running--;
     vg_profile_end(e, t);
     vg_node_give(e, t->node, t);
+    vg_list_remove(&t->on_tenant);
+    vg_ranks_add(e, t, -1);
     vg_tenant_count(t->tenant, 0, -1, 0);
-    vg_tenant_charge(e, t->tenant, t->fit, -1);
+    if (!t->leaving) /* those are no longer charged */
+        vg_tenant_charge(e, t->tenant, t->fit, -1);
 }
 
 void vg_etask_free(struct vg_eng *e, struct etask *t) {
@@ -219,6 +245,10 @@ static void leave_waiting_gang(struct vg_eng *e, struct etask *t) {
 }
 
 void vg_task_forget(struct vg_eng *e, struct etask *t) {
+    if (t->place == TASK_CLAIMS) {
+        vg_claim_leave(e, t);
+        return;
+    }
     if (t->place == TASK_RUNS) {
         vg_task_leave(e, t);
     } else if (t->gang && t->gang->waits && t->gang->here > 1) {
@@ -350,6 +380,7 @@ static struct etask *new_task(struct vg_eng *e, const struct vg_eng_req *r, uint
     vg_tenant_count(tenant, 0, 0, 1);
     vg_list_init(&t->on_gang);
     vg_list_init(&t->on_node);
+    vg_list_init(&t->on_tenant);
     vg_list_init(&t->link);
     t->order = r->order;
     t->kin = r->kin;
@@ -494,6 +525,7 @@ int vg_eng_set_conf(struct vg_eng *e, const struct vg_eng_conf *c) {
     vg_tenants_rekey(e); /* the past up to now follows the old rule */
     e->conf = *c;
     vg_tenants_rekey(e);
+    vg_preempt_all(e);
     if (aged)
         relevel(e);
     return 0;

@@ -216,6 +216,7 @@ struct enode *vg_node_get(struct vg_eng *e, uint64_t id) {
     vg_list_init(&n->holds);
     vg_list_init(&n->ghosts);
     vg_list_init(&n->pin_due);
+    vg_list_init(&n->claims);
     n->name = vg_strdup("");
     n->model = vg_strdup("");
     n->rack = vg_strdup("");

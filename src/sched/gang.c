@@ -39,28 +39,31 @@ void vg_gang_leave(struct vg_eng *e, struct etask *t) {
 }
 
 static void tell(struct vg_eng *e, const struct etask *t, uint32_t member, uint32_t of) {
-    struct vg_eng_decision *d = vg_out_add(e);
-    *d = (struct vg_eng_decision){.what = VG_ENG_START,
-                                  .task = t->id,
-                                  .node = t->node->id,
-                                  .pool = t->pool->id,
-                                  .gpus = t->gpus,
-                                  .res = t->fit->res,
-                                  .gang = t->gang->id,
-                                  .member = member,
-                                  .of = of};
+    *vg_out_add(e) = (struct vg_eng_decision){.what = VG_ENG_START,
+                                              .task = t->id,
+                                              .node = t->node->id,
+                                              .pool = t->pool->id,
+                                              .gpus = t->gpus,
+                                              .res = t->fit->res,
+                                              .gang = t->gang ? t->gang->id : 0,
+                                              .member = member,
+                                              .of = of};
 }
 
 /* The spots were found before anything was taken, so all of them can be. */
-static void start_all(struct vg_eng *e, struct gang *g, const struct spot *at) {
-    uint32_t n = g->here, k = 0;
-    struct etask *first = vg_list_entry(g->members.next, struct etask, on_gang);
-    vg_task_unwait(e, first);
+void vg_gang_start(struct vg_eng *e, struct etask *first, const struct spot *at) {
+    struct gang *g = first->gang;
+    uint32_t k = 0;
+    if (!g || !g->waits) {
+        vg_task_start(e, first, at, e->now);
+        tell(e, first, first->member, g ? g->size : 0);
+        return;
+    }
     g->waits = false;
     vg_list_for_each (i, &g->members) {
         struct etask *t = vg_list_entry(i, struct etask, on_gang);
         vg_task_start(e, t, &at[k], e->now);
-        tell(e, t, k++, n);
+        tell(e, t, k++, g->here);
     }
 }
 
@@ -75,6 +78,7 @@ int vg_gang_try(struct vg_eng *e, struct shape *s, struct etask *first, enum vg_
     }
     if (!vg_fit_find_gang(e, s->fit, s, n, until, first->env, at, code))
         return 0;
-    start_all(e, first->gang, at);
+    vg_task_unwait(e, first);
+    vg_gang_start(e, first, at);
     return 1;
 }

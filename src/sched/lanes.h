@@ -84,6 +84,11 @@ bool vg_tenants_restore(struct vg_eng *e, uint32_t kind, uint64_t key, const uin
 /* engine.c */
 int vg_task_wait(struct vg_eng *e, struct etask *t); /* into its lane or node->pinned */
 void vg_task_unwait(struct vg_eng *e, struct etask *t);
+void vg_task_delane(struct vg_eng *e, struct etask *t); /* out of its lane; counted all the same */
+/* Counts those who wait: this one, with the gang it is the first of; or just this one. */
+void vg_task_recount(struct vg_eng *e, struct etask *t);
+void vg_task_uncount(struct vg_eng *e, struct etask *t);
+void vg_task_uncount_one(struct vg_eng *e, struct etask *t);
 void vg_task_start(struct vg_eng *e, struct etask *t, const struct spot *at, uint64_t started_usec);
 void vg_task_leave(struct vg_eng *e, struct etask *t); /* frees its node and what it holds */
 void vg_etask_free(struct vg_eng *e, struct etask *t);
@@ -92,6 +97,8 @@ void vg_etask_free(struct vg_eng *e, struct etask *t);
 struct gang *vg_gang_get(struct vg_eng *e, uint64_t id, uint32_t size);
 void vg_gang_join(struct gang *g, struct etask *t);
 void vg_gang_leave(struct vg_eng *e, struct etask *t); /* frees the gang with its last member */
+/* A task that waits nowhere any more, or a gang by its first member, starts; `out` has room. */
+void vg_gang_start(struct vg_eng *e, struct etask *first, const struct spot *at);
 int vg_gang_try(struct vg_eng *e, struct shape *s, struct etask *first, enum vg_eng_code *code);
 
 /* decide.c */

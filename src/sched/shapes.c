@@ -2,7 +2,7 @@
    vg_eng.ready, to be tried) or ASLEEP with the reason. It lies in a bed in each of its pools, by
    what it needs, so that a node that gained room finds those it may satisfy. Pure. */
 #include "base/mem.h"
-#include "sched/lanes.h"
+#include "sched/claim.h"
 
 #define SIZES 7
 
@@ -80,6 +80,7 @@ struct shape *vg_shape_get(struct vg_eng *e, struct fit *f, uint32_t members, ui
     vg_list_init(&s->dirty);
     vg_list_init(&s->kept);
     vg_list_init(&s->reserved);
+    vg_list_init(&s->due);
     for (uint32_t i = 0; i < f->n_pools; i++) {
         s->bed[i].shape = s;
         vg_list_push_back(&e->beds->bed[f->pool[i]][size_of(&f->res)], &s->bed[i].link);
@@ -102,6 +103,7 @@ void vg_shape_drop_if_empty(struct vg_eng *e, struct shape *s) {
     for (uint32_t i = 0; i < s->fit->n_pools; i++)
         vg_list_remove(&s->bed[i].link);
     vg_list_remove(&s->kept);
+    vg_list_remove(&s->due);
     vg_list_remove(&s->on_fit);
     e->n_shapes--;
     vg_fit_put(e, s->fit);
@@ -157,6 +159,8 @@ static void wake_for(struct vg_eng *e, struct shape *s, struct enode *n) {
 }
 
 void vg_shapes_node_changed(struct vg_eng *e, struct enode *n, bool more) {
+    if (!vg_list_empty(&n->claims))
+        vg_claims_node_changed(e, n);
     if (!more)
         return;
     if (!vg_list_empty(&n->pinned) && vg_list_empty(&n->pin_due))

@@ -10,7 +10,7 @@
    the former the one whose quota is filled least; among the latter the one with the least (held
    beyond the quota + past) / weight; among equals the one that was served longest ago. */
 #include "base/mem.h"
-#include "sched/lanes.h"
+#include "sched/claim.h"
 
 #include <math.h>
 #include <string.h>
@@ -201,6 +201,7 @@ void vg_tenants_init(struct vg_eng *e) {
     vg_list_init(&e->root.boughs);
     vg_list_init(&e->root.capped);
     vg_list_init(&e->root.stale);
+    vg_list_init(&e->root.runs);
     vg_list_init(&e->stale);
 }
 
@@ -239,6 +240,7 @@ static struct etenant *new_tenant(struct vg_eng *e, uint64_t id) {
     vg_list_init(&t->boughs);
     vg_list_init(&t->capped);
     vg_list_init(&t->stale);
+    vg_list_init(&t->runs);
     vg_list_push_back(&e->stale, &t->stale);
     adopt_past(e, t);
     return t;
@@ -324,7 +326,7 @@ int vg_eng_set_tenant(struct vg_eng *e, const struct vg_eng_tenant *in) {
     settle(e, t);
     rekey(e, t);
     uncap(e, t);
-    e->change++;
+    vg_preempt_all(e);
     return 0;
 }
 

@@ -34,7 +34,8 @@ struct book_task {
     enum { FREE, WAITS, RUNS } place;
     struct vg_eng_req r;
     int tenant, node;
-    uint64_t gpus;
+    uint64_t gpus, started, last_for, last_at; /* last: who it was preempted for, and when */
+    bool leaving;
 };
 
 struct book_node {
@@ -51,7 +52,9 @@ struct storm {
     struct book_task task[TASKS];
     struct book_node node[NODES];
     uint64_t next_id, now;
-    bool simple; /* whole GPUs, no gangs, no pins: the reference knows everything */
+    uint64_t min_run, preempted;
+    bool at_once; /* what is preempted leaves and comes back before anything else happens */
+    bool simple;  /* whole GPUs, no gangs, no pins: the reference knows everything */
 };
 
 /* --- the slow reading --- */
@@ -191,6 +194,7 @@ static void begin(struct storm *s, const struct vg_eng_decision *d) {
         }
     }
     t->place = RUNS;
+    t->started = s->now;
     t->node = (int)d->node - 1;
     t->gpus = d->gpus;
     if (t->r.res.gpus)
@@ -200,11 +204,13 @@ static void begin(struct storm *s, const struct vg_eng_decision *d) {
 }
 
 static void preempted(struct storm *s, const struct vg_eng_decision *d);
+static void come_back(struct storm *s, struct book_task *t);
 
 static void settle(struct storm *s) {
     struct vg_eng_decision d;
     const char *bad;
-    while (vg_eng_next(s->e, &d)) {
+    for (int n = 0; vg_eng_next(s->e, &d); n++) {
+        cr_assert_lt(n, 2 * TASKS, "they stop one another in turns");
         if (d.what == VG_ENG_START)
             begin(s, &d);
         else
@@ -367,15 +373,44 @@ static void move_tenant(struct storm *s) {
     set_tenant(s, i);
 }
 
+static void come_back(struct storm *s, struct book_task *t) {
+    struct vg_err err = VG_ERR_INIT;
+    struct book_task was = *t;
+    vg_eng_release(s->e, t->r.task, VG_ENG_PREEMPTED);
+    leave(s, t);
+    was.place = WAITS;
+    was.leaving = false;
+    was.r.gang = 0; /* here its gang goes on without it */
+    if (vg_eng_submit(s->e, &was.r, &err) == 0)
+        *t = was;
+}
+
 static void preempted(struct storm *s, const struct vg_eng_decision *d) {
-    struct book_task *t = find(s, d->task);
+    struct book_task *t = find(s, d->task), *b = find(s, d->for_task);
     cr_assert_eq(t->place, RUNS);
-    cr_assert(!t->r.fixed);
-    cr_assert(d->why[0]);
+    cr_assert_eq(b->place, WAITS);
+    cr_assert(!t->r.fixed && !t->leaving && d->why[0]);
+    cr_assert_leq(t->started + s->min_run, s->now, "it has not run for its minimum");
+    cr_assert(t->last_for != d->for_task || t->last_at + s->min_run <= s->now || !s->min_run,
+              "task %lu is preempted twice for %lu", d->task, d->for_task);
+    t->last_for = d->for_task;
+    t->last_at = s->now;
+    t->leaving = true;
+    s->preempted++;
+    if (s->at_once)
+        come_back(s, t);
+}
+
+static void let_one_leave(struct storm *s) {
+    for (int i = 0; i < TASKS; i++)
+        if (s->task[i].place == RUNS && s->task[i].leaving) {
+            come_back(s, &s->task[i]);
+            return;
+        }
 }
 
 static void step(struct storm *s) {
-    uint64_t what = rnd(&s->rng, 100);
+    uint64_t what = rnd(&s->rng, 110);
     s->now += rnd(&s->rng, 60 * VG_USEC);
     vg_eng_now(s->e, s->now);
     if (what < 42)
@@ -390,17 +425,22 @@ static void step(struct storm *s) {
         remove_node(s, (int)rnd(&s->rng, NODES));
     else if (what < 97)
         set_tenant(s, (int)rnd(&s->rng, TENANTS));
-    else
+    else if (what < 100)
         move_tenant(s);
+    else
+        let_one_leave(s);
     settle(s);
 }
 
-static void run(uint64_t seed, bool simple, struct vg_eng_conf conf, int steps) {
+/* Returns how many were preempted. */
+static uint64_t run(uint64_t seed, bool simple, struct vg_eng_conf conf, int steps) {
     struct storm *s = calloc(1, sizeof *s);
     s->e = vg_eng_new();
     s->rng.x = seed * 0x9e3779b97f4a7c15ULL + 1;
     s->next_id = 1;
     s->simple = simple;
+    s->min_run = conf.min_run_usec;
+    s->at_once = !conf.min_run_usec;
     struct vg_eng_pool p = {.name = "p", .id = 1};
     cr_assert_eq(vg_eng_set_pool(s->e, &p), 0);
     cr_assert_eq(vg_eng_set_conf(s->e, &conf), 0);
@@ -412,8 +452,10 @@ static void run(uint64_t seed, bool simple, struct vg_eng_conf conf, int steps) 
         set_node(s, i, true);
     for (int i = 0; i < steps; i++)
         step(s);
+    uint64_t n = s->preempted;
     vg_eng_free(s->e);
     free(s);
+    return n;
 }
 
 Test(storm, the_order_is_what_a_slow_reading_says) {
@@ -431,4 +473,22 @@ Test(storm, nothing_breaks_with_everything_at_once) {
     c.preempt = false;
     for (uint64_t seed = 1; seed <= 12; seed++)
         run(seed + 100, false, c, 1500);
+}
+
+Test(storm, preemption_keeps_its_rules) {
+    struct vg_eng_conf c = vg_eng_conf_default();
+    uint64_t n = 0;
+    c.half_life_usec = 3600 * VG_USEC;
+    for (uint64_t seed = 1; seed <= 12; seed++)
+        n += run(seed + 200, false, c, 1500);
+    cr_assert_gt(n, 100, "the storm must lead to preemption, or this shows nothing: %lu", n);
+}
+
+Test(storm, nobody_stops_one_another_in_turns_even_without_a_minimum) {
+    struct vg_eng_conf c = vg_eng_conf_default();
+    uint64_t n = 0;
+    c.min_run_usec = 0;
+    for (uint64_t seed = 1; seed <= 12; seed++)
+        n += run(seed + 300, false, c, 1500);
+    cr_assert_gt(n, 100, "%lu", n);
 }

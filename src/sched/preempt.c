@@ -1,0 +1,611 @@
+/* Making room: who may be stopped for whom, and the cheapest way to it, as a transaction in memory.
+
+   A running task v may be stopped for a waiting task t when v is not fixed, has run for its minimum
+   and
+     - they are of one tenant (or one's is above the other's) and t's priority is larger; or else,
+       with A and B the tenants on t's and v's side just below the first one they have in common:
+     - reclaim: A is within its quota with t, nobody from v's tenant up to B is within its own, and
+       t is not preemptible (those gave up their guarantee);
+     - priority: t's is larger, and everybody from v's tenant up to B is beyond its quota even
+       without v;
+     - v is preemptible, t is not, and v's priority is not larger.
+   By priority a preemptible task only stops preemptible ones.
+
+   Why it ends. What runs within a quota is stopped by nobody outside of it, and priority takes no
+   tenant below its quota, so reclaim only ever fills quotas up. Otherwise the one that is stopped
+   has the smaller priority or is preemptible where the other is not, and is the larger in neither.
+   A circle would need somebody who reclaimed to be stopped from outside, or priority and firmness
+   to fall: neither can be.
+
+   On each candidate node the cheapest tasks are taken away, one by one, until t fits; then each of
+   them that is not needed after all is given back. The node with the fewest victims wins, then the
+   lowest priority among them, then the least work lost. A gang is stopped as a whole.
+
+   The search is bounded: it looks at the newest tasks of those tenants that may have to give. A
+   search in vain is not repeated before something can have changed by time, or the shape has
+   another head. Pure. */
+#include "base/mem.h"
+#include "base/util.h"
+#include "sched/claim.h"
+
+#include <stdio.h>
+
+#define NODES_MAX 128        /* candidate nodes of one search */
+#define TASKS_MAX 32         /* tasks of one tenant that lead to candidate nodes */
+#define VICTIMS_MAX 64       /* on one node */
+#define ALL_MAX 1024         /* of one transaction, with the gangs they belong to */
+#define RETRY (30 * VG_USEC) /* after a search in vain */
+#define CALM VG_USEC         /* no sooner than this, though the shape has another head */
+#define RUN_MAX 16           /* searches in one go */
+
+/* --- whether there is anybody at all --- */
+
+#define RANKS_MAX 64
+
+struct ranks { /* of running tasks */
+    uint32_t preemptible, n;
+    bool more; /* there were more priorities than fit: any may be there */
+    struct {
+        uint32_t priority, tasks;
+    } rank[RANKS_MAX];
+};
+
+int vg_ranks_add(struct vg_eng *e, const struct etask *t, int n) {
+    struct ranks *r = e->ranks;
+    if (!r && !(r = e->ranks = vg_alloc(sizeof *r)))
+        return -ENOMEM;
+    r->preemptible += t->preemptible ? (uint32_t)n : 0;
+    uint32_t i = 0;
+    while (i < r->n && r->rank[i].priority != t->priority)
+        i++;
+    if (i == RANKS_MAX) {
+        r->more = true;
+        return 0;
+    }
+    if (i == r->n)
+        r->rank[r->n++].priority = t->priority;
+    r->rank[i].tasks += (uint32_t)n;
+    if (!r->rank[i].tasks)
+        r->rank[i] = r->rank[--r->n];
+    return 0;
+}
+
+static bool somebody_below(const struct vg_eng *e, uint32_t priority) {
+    const struct ranks *r = e->ranks;
+    for (uint32_t i = 0; r && i < r->n; i++)
+        if (r->rank[i].priority < priority)
+            return true;
+    return !r || r->more;
+}
+
+/* Cheap: most tasks can stop nobody. */
+static bool possible(const struct vg_eng *e, const struct etask *t) {
+    uint32_t members = t->shape->members;
+    if ((!t->preemptible && e->ranks && e->ranks->preemptible) || somebody_below(e, t->priority))
+        return true;
+    for (const struct etenant *a = t->tenant; a->parent && !t->preemptible; a = a->parent)
+        if (vg_tenant_in_quota(e, a, t->fit, members))
+            return true;
+    return false;
+}
+
+/* --- a transaction --- */
+
+enum ground { NOT_AT_ALL, BY_PRIORITY, BY_QUOTA, BY_WISH };
+
+struct deal {
+    struct vg_eng *e;
+    struct etask *t; /* for whom */
+    uint32_t members;
+    bool promised; /* it would fit somewhere, but for promises to those before it */
+    struct claim *claim;
+    struct enode *node[NODES_MAX];
+    size_t n_nodes;
+    struct etask *victim[ALL_MAX]; /* agreed on; marked as leaving meanwhile */
+    size_t n_victims;
+    uint64_t soonest; /* when somebody will have run long enough */
+};
+
+struct plan { /* for one member on one node */
+    struct enode *node;
+    uint64_t gpus;
+    struct etask *victim[VICTIMS_MAX];
+    size_t n;
+    uint64_t tasks, work; /* stopped with their gangs; lost, in GPU-milliseconds */
+    uint32_t priority;    /* the largest among them */
+};
+
+static uint64_t lead(const struct vg_eng_amount *of, const struct fit *f) {
+    if (f->res.gpus || f->res.gpu_milli)
+        return of->gpu_milli;
+    return f->res.cpu_milli ? of->cpu_milli : of->mem_bytes;
+}
+
+static bool is_below(const struct etenant *t, const struct etenant *above) {
+    while (t && t != above)
+        t = t->parent;
+    return t != NULL;
+}
+
+static uint64_t held_by(struct etask *const *v, size_t n, const struct etenant *b,
+                        const struct fit *f) {
+    uint64_t held = 0;
+    for (size_t i = 0; i < n; i++) {
+        struct vg_eng_amount a = vg_fit_amount(v[i]->fit, 1);
+        held += is_below(v[i]->tenant, b) ? lead(&a, f) : 0;
+    }
+    return held;
+}
+
+/* What the tenant will still hold of v's leading resource when all that are agreed on or planned
+   have left. */
+static uint64_t holds_after(const struct deal *d, const struct etenant *b, const struct fit *f,
+                            const struct plan *p) {
+    uint64_t held = lead(&b->held, f), gone = held_by(d->victim, d->n_victims, b, f);
+    gone += held_by(p->victim, p->n, b, f);
+    return held > gone ? held - gone : 0;
+}
+
+static uint64_t min_run(const struct vg_eng *e, const struct etenant *t) {
+    for (; t; t = t->parent)
+        if (t->min_run_usec)
+            return t->min_run_usec;
+    return e->conf.min_run_usec;
+}
+
+/* The tenants on both sides just below the first common one; false: one is the other or above it.
+ */
+static bool sides(const struct etenant **a, const struct etenant **b) {
+    while ((*a)->depth > (*b)->depth)
+        *a = (*a)->parent;
+    while ((*b)->depth > (*a)->depth)
+        *b = (*b)->parent;
+    if (*a == *b)
+        return false;
+    while ((*a)->parent != (*b)->parent) {
+        *a = (*a)->parent;
+        *b = (*b)->parent;
+    }
+    return true;
+}
+
+/* v's leading resource, with all of its gang that would be stopped with it. */
+static uint64_t lot(const struct etask *v) {
+    struct vg_eng_amount a = vg_fit_amount(v->fit, 1);
+    uint64_t n = 0;
+    if (!v->gang)
+        return lead(&a, v->fit);
+    vg_list_for_each (i, &v->gang->members)
+        n += vg_list_entry(i, struct etask, on_gang)->place == TASK_RUNS;
+    return n * lead(&a, v->fit);
+}
+
+/* How much at least everybody from v's tenant up to `b` is beyond its quota; 0: one is within: a
+   guarantee given below stands even where the one above has more than its own. */
+static uint64_t beyond(const struct deal *d, const struct etask *v, const struct etenant *b,
+                       const struct plan *p) {
+    uint64_t least = UINT64_MAX;
+    for (const struct etenant *x = v->tenant; x != b->parent; x = x->parent) {
+        uint64_t held = holds_after(d, x, v->fit, p), quota = lead(&x->quota, v->fit);
+        least = VG_MIN(least, held > quota ? held - quota : 0);
+    }
+    return least;
+}
+
+/* By what right, minimum run time aside. */
+static enum ground ground(const struct deal *d, const struct etask *v, const struct plan *p) {
+    const struct etask *t = d->t;
+    const struct etenant *a = t->tenant, *b = v->tenant;
+    if (v->fixed || v->leaving)
+        return NOT_AT_ALL;
+    bool outranks = t->priority > v->priority && (!t->preemptible || v->preemptible);
+    if (!sides(&a, &b))
+        return outranks ? BY_PRIORITY : NOT_AT_ALL;
+    uint64_t over = beyond(d, v, b, p);
+    if (over && !t->preemptible && vg_tenant_in_quota(d->e, a, t->fit, d->members))
+        return BY_QUOTA;
+    if (outranks && over && over >= lot(v))
+        return BY_PRIORITY;
+    return v->preemptible && !t->preemptible && t->priority >= v->priority ? BY_WISH : NOT_AT_ALL;
+}
+
+static bool may_stop(struct deal *d, const struct etask *v, const struct plan *p) {
+    if (ground(d, v, p) == NOT_AT_ALL)
+        return false;
+    uint64_t from = v->started_usec + min_run(d->e, v->tenant);
+    if (from <= d->e->now)
+        return true;
+    d->soonest = VG_MIN(d->soonest, from);
+    return false;
+}
+
+/* Its gang would be stopped with it: all of them may be. */
+static bool may_stop_all(struct deal *d, const struct etask *v, const struct plan *p) {
+    if (!v->gang)
+        return may_stop(d, v, p);
+    vg_list_for_each (i, &v->gang->members) {
+        const struct etask *m = vg_list_entry(i, struct etask, on_gang);
+        if (m->place == TASK_RUNS && !may_stop(d, m, p))
+            return false;
+    }
+    return true;
+}
+
+/* --- one node --- */
+
+static uint64_t work_of(const struct vg_eng *e, const struct etask *v) {
+    struct vg_eng_amount a = vg_fit_amount(v->fit, 1);
+    uint64_t ran = e->now > v->started_usec ? e->now - v->started_usec : 0;
+    return ran / 1000 * (a.gpu_milli ? a.gpu_milli : a.cpu_milli / 16 + 1) / 1000;
+}
+
+static bool cheaper(const struct etask *a, const struct etask *b) {
+    if (a->preemptible != b->preemptible)
+        return a->preemptible;
+    if (a->priority != b->priority)
+        return a->priority < b->priority;
+    if (a->started_usec != b->started_usec)
+        return a->started_usec > b->started_usec;
+    return a->id > b->id;
+}
+
+/* The node as it will be when those that leave have left and those that come have come. */
+static void base(const struct enode *n, struct enode *copy, struct egpu *gpu) {
+    vg_node_imagine(n, copy, gpu);
+    vg_list_for_each (i, &n->tasks) {
+        const struct etask *t = vg_list_entry(i, struct etask, on_node);
+        if (t->leaving)
+            vg_node_imagine_without(copy, t->fit, t->gpus);
+    }
+    vg_list_for_each (i, &n->claims) {
+        const struct claim_spot *s = vg_list_entry(i, struct claim_spot, on_node);
+        vg_node_imagine_with(copy, s->claim->task->fit, s->at.gpus);
+    }
+}
+
+static size_t by_cheapness(const struct enode *n, struct etask **ret) {
+    size_t k = 0;
+    vg_list_for_each (i, &n->tasks) {
+        struct etask *v = vg_list_entry(i, struct etask, on_node);
+        if (v->leaving || v->fixed)
+            continue;
+        size_t at = k < VICTIMS_MAX ? k++ : VICTIMS_MAX - 1;
+        if (at == VICTIMS_MAX - 1 && k == VICTIMS_MAX && ret[at] && !cheaper(v, ret[at]))
+            continue;
+        for (; at && cheaper(v, ret[at - 1]); at--)
+            ret[at] = ret[at - 1];
+        ret[at] = v;
+    }
+    return k;
+}
+
+static void add_cost(struct deal *d, struct plan *p, const struct etask *v) {
+    p->tasks++;
+    p->work += work_of(d->e, v);
+    p->priority = VG_MAX(p->priority, v->priority);
+    if (v->gang)
+        vg_list_for_each (i, &v->gang->members) {
+            const struct etask *m = vg_list_entry(i, struct etask, on_gang);
+            if (m != v && m->place == TASK_RUNS) {
+                p->tasks++;
+                p->work += work_of(d->e, m);
+            }
+        }
+}
+
+/* Each that is not needed is given back, the dearest first. */
+static void give_back(struct deal *d, struct plan *p, struct enode *copy) {
+    for (size_t i = p->n; i-- > 0;) {
+        struct etask *v = p->victim[i];
+        vg_node_imagine_with(copy, v->fit, v->gpus);
+        if (!vg_fit_now(d->t->fit, copy)) {
+            vg_node_imagine_without(copy, v->fit, v->gpus);
+            continue;
+        }
+        for (size_t k = i + 1; k < p->n; k++)
+            p->victim[k - 1] = p->victim[k];
+        p->n--;
+    }
+}
+
+/* Room for one member on this node, by stopping as few as possible. */
+static bool plan_node(struct deal *d, struct enode *n, struct plan *p) {
+    struct egpu gpu[VG_NODE_GPUS_MAX];
+    struct enode copy;
+    struct etask *order[VICTIMS_MAX] = {0};
+    const struct fit *f = d->t->fit;
+    bool ok;
+    *p = (struct plan){.node = n};
+    base(n, &copy, gpu);
+    size_t k = by_cheapness(n, order);
+    for (size_t i = 0; i < k && !vg_fit_now(f, &copy); i++) {
+        if (!may_stop_all(d, order[i], p))
+            continue;
+        vg_node_imagine_without(&copy, order[i]->fit, order[i]->gpus);
+        p->victim[p->n++] = order[i];
+    }
+    if (!vg_fit_now(f, &copy))
+        return false;
+    if (!p->n && d->promised)
+        return false; /* there is room, but others were promised it */
+    give_back(d, p, &copy);
+    for (size_t i = 0; i < p->n; i++)
+        add_cost(d, p, p->victim[i]);
+    p->gpus = vg_fit_gpus(d->e, f, &copy, &ok);
+    return ok;
+}
+
+static bool better(const struct plan *a, const struct plan *b) {
+    if (a->tasks != b->tasks)
+        return a->tasks < b->tasks;
+    if (a->priority != b->priority)
+        return a->priority < b->priority;
+    return a->work != b->work ? a->work < b->work : a->node->id < b->node->id;
+}
+
+/* --- candidate nodes --- */
+
+static void candidate(struct deal *d, struct enode *n) {
+    if (n->weighed == d->e->weighings || d->n_nodes == NODES_MAX || !n->usable ||
+        !vg_fit_belongs(d->e, d->t->fit, n))
+        return;
+    n->weighed = d->e->weighings;
+    d->node[d->n_nodes++] = n;
+}
+
+/* Where a tenant's newest tasks are that may have to give. */
+static void look_at_runs(struct deal *d, const struct etenant *b) {
+    static const struct plan none;
+    size_t left = TASKS_MAX;
+    vg_list_for_each (i, &b->runs) {
+        const struct etask *v = vg_list_entry(i, struct etask, on_tenant);
+        if (!left-- || d->n_nodes == NODES_MAX)
+            return;
+        if (may_stop(d, v, &none))
+            candidate(d, v->node);
+    }
+}
+
+static void look_below(struct deal *d, const struct etenant *b) {
+    if (!b->running)
+        return;
+    look_at_runs(d, b);
+    vg_list_for_each (i, &b->children)
+        look_below(d, vg_list_entry(i, struct etenant, sibling));
+}
+
+/* From the task's own tenant outwards. */
+static void look_for_nodes(struct deal *d) {
+    d->e->weighings++;
+    for (const struct etenant *a = d->t->tenant; a; a = a->parent) {
+        look_at_runs(d, a);
+        if (!a->parent)
+            return;
+        vg_list_for_each (i, &a->parent->children) {
+            const struct etenant *b = vg_list_entry(i, struct etenant, sibling);
+            if (b != a)
+                look_below(d, b);
+        }
+    }
+}
+
+/* A gang may use what is free, too. */
+static void look_for_room(struct deal *d) {
+    for (size_t i = 0; i < d->e->n_nodes; i++)
+        if (d->e->node[i] && vg_fit_now(d->t->fit, d->e->node[i]))
+            candidate(d, d->e->node[i]);
+}
+
+/* --- agreeing, and taking it back --- */
+
+static bool agree_on(struct deal *d, struct etask *v) {
+    if (v->leaving)
+        return true;
+    if (d->n_victims == ALL_MAX)
+        return false;
+    d->victim[d->n_victims++] = v;
+    v->leaving = true;
+    return true;
+}
+
+static bool agree(struct deal *d, const struct plan *p) {
+    for (size_t i = 0; i < p->n; i++) {
+        struct etask *v = p->victim[i];
+        if (!agree_on(d, v))
+            return false;
+        if (v->gang)
+            vg_list_for_each (k, &v->gang->members) {
+                struct etask *m = vg_list_entry(k, struct etask, on_gang);
+                if (m->place == TASK_RUNS && !agree_on(d, m))
+                    return false;
+            }
+    }
+    struct epool *pool = vg_fit_pool(d->e, d->t->fit, p->node);
+    vg_claim_add(d->claim, &(struct spot){p->node, pool, p->gpus});
+    return true;
+}
+
+static void take_back(struct deal *d) {
+    while (d->n_victims)
+        d->victim[--d->n_victims]->leaving = false;
+    vg_claim_free(d->claim);
+}
+
+/* One member more; false: there is no way. */
+static bool next_member(struct deal *d) {
+    struct plan best = {0}, p;
+    bool any = false;
+    for (size_t i = 0; i < d->n_nodes; i++)
+        if (plan_node(d, d->node[i], &p) && (!any || better(&p, &best))) {
+            best = p;
+            any = true;
+        }
+    return any && agree(d, &best);
+}
+
+/* --- telling --- */
+
+static const struct etenant *visible(const struct deal *d, const struct etask *v) {
+    const struct etenant *a = d->t->tenant, *b = v->tenant;
+    return sides(&a, &b) ? a : d->t->tenant;
+}
+
+static void say(const struct deal *d, const struct etask *v, enum ground why, char *out, size_t n) {
+    const char *name = visible(d, v)->name;
+    if (why == BY_QUOTA)
+        snprintf(out, n, "reclaimed for '%.80s', which is below its quota", name);
+    else if (why == BY_PRIORITY)
+        snprintf(out, n, "a task of '%.80s' with priority %u goes before priority %u", name,
+                 d->t->priority, v->priority);
+    else
+        snprintf(out, n, "it may be preempted, and '%.80s' needs its place", name);
+}
+
+/* The ground as it was when nobody had been asked yet. A gang's other members go with the one that
+   had to. */
+static enum ground ground_of(struct deal *d, struct etask *v) {
+    static const struct plan none;
+    size_t n = d->n_victims;
+    d->n_victims = 0;
+    v->leaving = false;
+    enum ground g = ground(d, v, &none);
+    v->leaving = true;
+    d->n_victims = n;
+    return g == NOT_AT_ALL ? BY_QUOTA : g;
+}
+
+static bool makes_room(const struct claim *c, const struct enode *n) {
+    for (uint32_t i = 0; i < c->n; i++)
+        if (c->spot[i].at.node == n)
+            return true;
+    return false;
+}
+
+static void tell(struct deal *d) {
+    for (size_t i = 0; i < d->n_victims; i++) {
+        struct etask *v = d->victim[i];
+        struct vg_eng_decision *o = vg_out_add(d->e);
+        *o = (struct vg_eng_decision){.what = VG_ENG_PREEMPT,
+                                      .task = v->id,
+                                      .node = v->node->id,
+                                      .pool = v->pool->id,
+                                      .gpus = v->gpus,
+                                      .res = v->fit->res,
+                                      .gang = v->gang ? v->gang->id : 0,
+                                      .for_task = d->t->id};
+        say(d, v, ground_of(d, v), o->why, sizeof o->why);
+        v->for_task = makes_room(d->t->claim, v->node) ? d->t : NULL;
+    }
+}
+
+/* From now on they count as gone for their tenants, so that nobody is asked twice for the same. */
+static void uncharge(struct deal *d) {
+    for (size_t i = 0; i < d->n_victims; i++)
+        vg_tenant_charge(d->e, d->victim[i]->tenant, d->victim[i]->fit, -1);
+}
+
+/* Makes room for the shape's head: 1, or 0 and when to look again. */
+static int try_head(struct vg_eng *e, struct etask *t, uint64_t *again) {
+    vg_auto_free struct deal *d = vg_alloc(sizeof *d);
+    *again = e->now + RETRY;
+    if (!d)
+        return 0;
+    *d = (struct deal){.e = e,
+                       .t = t,
+                       .members = t->shape->members,
+                       .promised = t->shape->code == VG_ENG_KEPT && t->shape->members == 1,
+                       .soonest = VG_ENG_NEVER};
+    look_for_nodes(d);
+    if (d->n_nodes && d->members > 1)
+        look_for_room(d);
+    *again = VG_MIN(*again, VG_MAX(d->soonest, e->now + CALM));
+    if (!d->n_nodes || !(d->claim = vg_claim_new(t, d->members)))
+        return 0;
+    bool ok = true;
+    while (ok && d->claim->n < d->members)
+        ok = next_member(d);
+    /* Without victims there will be room by itself. */
+    if (!ok || !d->n_victims || vg_out_room(e, d->n_victims) < 0 ||
+        vg_claim_commit(e, d->claim) < 0) {
+        take_back(d);
+        return 0;
+    }
+    tell(d); /* before anything is charged: that is what the reasons rest on */
+    uncharge(d);
+    return 1;
+}
+
+/* --- when to try --- */
+
+static bool is_blocked(const struct vg_eng *e, const struct shape *s) {
+    return s->state == SHAPE_ASLEEP && (s->code == VG_ENG_BUSY || s->code == VG_ENG_KEPT) &&
+           vg_shape_head(e, s);
+}
+
+void vg_preempt_want(struct vg_eng *e, struct shape *s) {
+    const struct etask *head = vg_shape_head(e, s);
+    if (!e->conf.preempt || !is_blocked(e, s) || (s->tried == head->id && !vg_list_empty(&s->due)))
+        return;
+    if (!possible(e, head)) {
+        vg_list_remove(&s->due);
+        return;
+    }
+    if (vg_list_empty(&s->due))
+        vg_list_push_back(&e->due, &s->due);
+    if (head->priority > s->tried_priority || !s->tried)
+        s->retry_usec = e->now;
+    else
+        s->retry_usec = VG_MIN(s->retry_usec, VG_MAX(e->now, s->tried_usec + CALM));
+    e->due_usec = VG_MIN(e->due_usec, s->retry_usec);
+}
+
+void vg_preempt_all(struct vg_eng *e) {
+    vg_list_for_each (i, &e->fits)
+        vg_list_for_each (k, &vg_list_entry(i, struct fit, link)->shapes) {
+            struct shape *s = vg_list_entry(k, struct shape, on_fit);
+            s->tried = 0;
+            vg_preempt_want(e, s);
+        }
+}
+
+static struct shape *first_due(struct vg_eng *e) {
+    struct shape *first = NULL;
+    e->due_usec = VG_ENG_NEVER;
+    vg_list_for_each_safe (i, &e->due) {
+        struct shape *s = vg_list_entry(i, struct shape, due);
+        if (!is_blocked(e, s)) {
+            vg_list_remove(i);
+            continue;
+        }
+        if (s->retry_usec > e->now) {
+            e->due_usec = VG_MIN(e->due_usec, s->retry_usec);
+            continue;
+        }
+        vg_lanes_flush(e, s);
+        if (!first || vg_shape_before(s, first))
+            first = s;
+    }
+    return first;
+}
+
+void vg_preempt_run(struct vg_eng *e) {
+    struct shape *s;
+    for (int i = 0; i < RUN_MAX && (s = first_due(e)); i++) {
+        struct etask *t = vg_shape_head(e, s);
+        uint64_t again;
+        if (!possible(e, t) || vg_tenant_at_limit(e, t->tenant, t->fit, s->members)) {
+            vg_list_remove(&s->due);
+            s->tried = 0;
+            continue;
+        }
+        s->tried = t->id;
+        s->tried_usec = e->now;
+        s->tried_priority = t->priority;
+        if (try_head(e, t, &again)) { /* the shape may be gone; if not, its next head is due */
+            e->due_usec = e->now;
+            return;
+        }
+        s->retry_usec = again;
+        e->due_usec = VG_MIN(e->due_usec, again);
+    }
+}
