@@ -118,7 +118,6 @@ static void try_shape(struct vg_eng *e, struct shape *s, struct etask **single) 
         vg_shape_settle(e, s);
         return;
     }
-    vg_shapes_fresh(e, s);
     if (t->gang && t->gang->waits) {
         if (vg_gang_try(e, s, t, &code))
             return;

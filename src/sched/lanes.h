@@ -62,8 +62,6 @@ void vg_shapes_done(struct vg_eng *e);
 void vg_shape_blocked(struct vg_eng *e, struct shape *s);
 void vg_shape_unreserve(struct vg_eng *e, struct shape *s);
 void vg_shapes_top_up(struct vg_eng *e);
-/* Before `s` is tried: the keys of those who hold reservations in its pools are as of now. */
-void vg_shapes_fresh(struct vg_eng *e, const struct shape *s);
 
 /* tenants.c */
 void vg_tenants_init(struct vg_eng *e);

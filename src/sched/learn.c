@@ -176,9 +176,11 @@ static bool blend(const struct vg_eng *e, const struct etask *t, double p[static
         const struct sketch *s = find(e, t, level);
         if (!s || s->weight <= 0)
             continue;
-        double prior = any ? (double)levels[level].prior : 0, all = (double)s->weight + prior;
+        double prior = any ? (double)levels[level].prior : 0;
+        double part = 1 / ((double)s->weight + prior);
+        prior *= part;
         for (size_t i = 0; i < BINS; i++)
-            p[i] = ((double)s->bin[i] + (any ? p[i] * prior : 0)) / all;
+            p[i] = (double)s->bin[i] * part + (any ? p[i] * prior : 0);
         any = true;
     }
     return any;
@@ -237,14 +239,21 @@ uint64_t vg_learn_upper(const struct vg_eng *e, const struct etask *t) {
     return at_quantile(e, t, UPPER, 1);
 }
 
+/* What it has run already is the best hint at how long it goes on: never less than a quarter of it.
+   (Halving what is left of a bin over and over would come to nothing, and be asked for all the
+   time.) */
 uint64_t vg_learn_expect_given(const struct vg_eng *e, const struct etask *t, uint64_t ran_usec) {
-    double p[BINS];
-    uint64_t least = ran_usec + VG_MAX(ran_usec / 16, VG_USEC), whole = ran_usec + ran_usec / 2;
-    if (ran_usec < vg_learn_expect(e, t))
-        whole = vg_learn_expect(e, t);
+    double p[BINS], mean, spread;
+    uint64_t least = ran_usec + VG_MAX(ran_usec / 4, VG_USEC), whole = ran_usec + ran_usec / 2;
+    if (!ran_usec)
+        return vg_learn_expect(e, t);
+    if (steady(e, t, &mean, &spread) && from_log2(mean) > ran_usec)
+        whole = from_log2(mean);
     else if (blend(e, t, p)) {
         double x = quantile(p, (double)log2_sec(ran_usec), 0.5);
         whole = isnan(x) ? whole : from_log2(x);
+    } else {
+        whole = VG_MAX(whole, UNKNOWN_USEC);
     }
     whole = VG_MAX(whole, least);
     /* A task past its limit is being stopped: what that takes is not learnt. */

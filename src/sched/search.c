@@ -268,7 +268,7 @@ size_t vg_search(const struct vg_eng *e, const struct ask *a, struct opening *re
     size_t steps = (size_t)STEPS_MAX * VG_MIN(a->members, 8U);
     struct opening one;
     vg_auto_free struct opening *several = NULL;
-    vg_auto_free uint32_t *index = vg_alloc((steps + 2) * sizeof *index);
+    vg_auto_free uint32_t *index = vg_realloc(NULL, (steps + 2) * sizeof *index); /* not zeroed */
     *looks = 0;
     if (!index || !a->members ||
         (a->members > 1 && !(several = vg_alloc(a->members * sizeof *several))))

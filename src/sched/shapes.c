@@ -206,12 +206,6 @@ struct shape *vg_shapes_best(struct vg_eng *e) {
 
 /* --- reservations --- */
 
-void vg_shapes_fresh(struct vg_eng *e, const struct shape *s) {
-    for (uint32_t i = 0; i < s->fit->n_pools; i++)
-        vg_list_for_each (k, &e->beds->reserved[s->fit->pool[i]])
-            vg_lanes_flush(e, vg_list_entry(k, struct shape, reserved));
-}
-
 void vg_shape_unreserve(struct vg_eng *e, struct shape *s) {
     uint32_t p = s->fit->pool[0];
     if (vg_list_empty(&s->reserved))
