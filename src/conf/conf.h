@@ -117,5 +117,8 @@ int vg_parse_micro(const char *s, uint64_t *ret);
 const char *vg_conf_nearest(const char *word, const char *const *candidates, size_t n);
 /* Letters, digits, '.', '_', '-', at most VG_CONF_NAME_MAX, starting with a letter or digit. */
 bool vg_conf_name_valid(const char *s);
+/* Whether a card's full name has what people call it (`n` bytes at `want`), as whole words and in
+   any case: "NVIDIA A100-SXM4-80GB" is an a100 and an A100-SXM4-80GB, not an A10. */
+bool vg_conf_model_is(const char *have, const char *want, size_t n);
 /* Whether labels written "k=v" (as nodes send them) satisfy a selector. */
 bool vg_conf_labels_match(const struct vg_labels *selector, char *const *labels, size_t n);

@@ -4,6 +4,7 @@
 
 #include <ctype.h>
 #include <string.h>
+#include <strings.h>
 
 #define WORD_MAX 64
 
@@ -49,6 +50,14 @@ const char *vg_conf_nearest(const char *word, const char *const *candidates, siz
         }
     }
     return found;
+}
+
+bool vg_conf_model_is(const char *have, const char *want, size_t n) {
+    for (const char *at = have; n && *at; at++)
+        if (strncasecmp(at, want, n) == 0 && (at == have || !isalnum((unsigned char)at[-1])) &&
+            !isalnum((unsigned char)at[n]))
+            return true;
+    return false;
 }
 
 static bool has_label(const struct vg_label *want, char *const *labels, size_t n) {

@@ -25,8 +25,8 @@ static void out_of_memory(struct vg_call *call) {
 
 static void fill_pool(struct vg_control *c, const struct vg_pool_conf *p, Vg__Pb__PoolInfo *m,
                       Vg__Pb__Resources *shape) {
-    struct vg_sched_pool_info info = {0};
-    vg_sched_pool_info(c->sched, p->name, &info);
+    struct vg_eng_pool_info info = {0};
+    vg_eng_pool_info(c->policy.eng, vg_policy_pool_id(p->name), &info);
     vg__pb__pool_info__init(m);
     *shape = vg_res_to_pb(p->shape);
     m->name = p->name;
@@ -78,9 +78,9 @@ struct node_line {
 
 static void fill_node(struct vg_control *c, struct vg_nodelink *a, struct node_line *l) {
     struct vg_node *n = a->node;
-    struct vg_sched_node_info info = {0};
+    struct vg_eng_node_info info = {0};
     Vg__Pb__NodeInfo *m = &l->pb;
-    vg_sched_node_info(c->sched, n->id, &info);
+    vg_eng_node_info(c->policy.eng, n->id, &info);
     vg__pb__node_info__init(m);
     vg_id_format(n->id, l->id);
     l->total = vg_res_to_pb(n->total);
@@ -131,13 +131,13 @@ void vg_api_node_list(struct vg_call *call) {
 }
 
 static int remove_node(struct vg_control *c, struct vg_nodelink *a, struct vg_err *err) {
-    struct vg_sched_node_info info = {0};
-    vg_sched_node_info(c->sched, a->node->id, &info);
+    struct vg_eng_node_info info = {0};
+    vg_eng_node_info(c->policy.eng, a->node->id, &info);
     if (a->peer || info.tasks)
         return vg_err_set(err, VG_CONFLICT,
                           "node %s is %s: drain it and stop its agent first, then remove it",
                           a->node->name, a->peer ? "connected" : "still holding tasks");
-    vg_sched_remove_node(c->sched, a->node->id);
+    vg_eng_remove_node(vg_policy_now(c), a->node->id);
     vg_store_del_node(c->store, a->node->id, VG_STORE_COMMIT, NULL, NULL);
     vg_nodelink_free(a);
     return 0;

@@ -279,23 +279,6 @@ static void start_new(struct vg_call *call, struct vg_chan *ch, const struct vg_
     vg_submit_go(j);
 }
 
-static void dry_run(struct vg_call *call, const struct vg_res *grant) {
-    const Vg__Pb__TaskSpec *spec = call->env->run->spec;
-    struct vg_err err = VG_ERR_INIT;
-    struct vg_sched_req r = {.task = 1,
-                             .pool = spec->pool,
-                             .res = *grant,
-                             .priority = spec->priority,
-                             .order = UINT64_MAX};
-    char text[128];
-    if (vg_sched_check_fit(call->ctl->sched, &r, &err) < 0) {
-        vg_peer_fail(call->peer, call->req, &err);
-        return;
-    }
-    snprintf(text, sizeof text, "would run on pool '%s'", spec->pool);
-    vg_peer_ok(call->peer, call->req, text);
-}
-
 void vg_api_run(struct vg_call *call) {
     const Vg__Pb__RunReq *m = call->env->run;
     struct vg_err err = VG_ERR_INIT;
@@ -321,7 +304,7 @@ void vg_api_run(struct vg_call *call) {
     }
     if (r >= 0 && m->dry_run) {
         vg_chan_close(&ch);
-        dry_run(call, &grant);
+        vg_api_dry_run(call, &grant);
         return;
     }
     if (r >= 0)

@@ -11,6 +11,7 @@
 #include "control/persist.h"
 #include "control/place.h"
 #include "control/users.h"
+#include "control/why.h"
 #include "model/task-row.h"
 
 #include <signal.h>
@@ -158,17 +159,17 @@ void vg_task_info_wait(struct vg_control *c, const struct vg_task *t, struct vg_
     if (t->state == VG_TASK_BLOCKED && j && t->n_after) {
         vg_after_explain(j, room, n);
         info->pb.reason = room;
-    } else if (t->state == VG_TASK_QUEUED && vg_sched_explain(c->sched, t->id, room, n) >= 0) {
+    } else if (t->state == VG_TASK_QUEUED && j && vg_why_brief(j, room, n) >= 0) {
         info->pb.reason = room;
     }
 }
 
 void vg_task_send(struct vg_peer *p, uint32_t req, bool more, const struct vg_task *t) {
     struct vg_task_info info;
-    char why[512];
+    struct vg_why why = {0};
     VG_ENVELOPE(env);
     vg_task_info(p->ctl, t, &info);
-    vg_task_info_wait(p->ctl, t, &info, why, sizeof why);
+    vg_why_info(p->ctl, t, &info, &why);
     env.body_case = B(TASK);
     env.task = &info.pb;
     vg_peer_send(p, req, more, &env);

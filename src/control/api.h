@@ -31,6 +31,11 @@ void vg_api_session_list(struct vg_call *call);
 void vg_api_session_end(struct vg_call *call);
 void vg_api_schedule_list(struct vg_call *call);
 void vg_api_schedule_remove(struct vg_call *call);
+void vg_api_task_why(struct vg_call *call);
+void vg_api_queue(struct vg_call *call);
+void vg_api_config_reload(struct vg_call *call);
+/* What would happen to a request that was checked and resolved. */
+void vg_api_dry_run(struct vg_call *call, const struct vg_res *grant);
 
 /* From agents and machines that want to become nodes. */
 void vg_agent_on_hello(struct vg_call *call);

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/util.h"
+#include "control/history.h"
 #include "control/job.h"
 #include "control/keys.h"
 #include "control/listen.h"
@@ -26,6 +27,7 @@
 #define STOP_MS 1000 /* how long peers may take to read our last words */
 #define PRUNE_USEC (600 * VG_USEC)
 #define PRUNE_BATCH 500
+#define SAVE_USEC (300 * VG_USEC)
 
 /* ------------------------------------------------------------------ start */
 
@@ -80,11 +82,10 @@ static int open_store(struct vg_control *c, struct vg_err *err) {
 }
 
 static int open_sched(struct vg_control *c, struct vg_err *err) {
-    c->sched = vg_sched_new();
-    int r = c->sched ? 0 : -ENOMEM;
-    for (size_t i = 0; r >= 0 && i < c->conf.n_pools; i++)
-        r = vg_sched_set_pool(c->sched, &c->conf.pool[i]);
-    return r < 0 ? vg_err_sys(err, r, "cannot set up the pools") : 0;
+    int r = vg_policy_open(&c->policy, &c->conf, err);
+    if (r >= 0)
+        vg_policy_restore(c);
+    return r;
 }
 
 /* ------------------------------------------------------------------ housekeeping */
@@ -110,6 +111,7 @@ static void prune(struct vg_control *c) {
                                .only_ended = true};
     vg_store_query_tasks(c->store, &f, remove_logs, c);
     vg_store_prune_tasks(c->store, now - keep, PRUNE_BATCH, NULL, NULL);
+    vg_history_prune(c, now - keep, PRUNE_BATCH);
 }
 
 static void on_housekeeping(uv_timer_t *t) {
@@ -119,8 +121,13 @@ static void on_housekeeping(uv_timer_t *t) {
     vg_nodelinks_tick(c);
     vg_peers_tick(c);
     vg_schedules_tick(c);
+    vg_policy_windows(c);
     if (!vg_list_empty(&c->dirty))
         vg_persist_flush(c);
+    if (now - c->saved_usec >= SAVE_USEC) {
+        c->saved_usec = now;
+        vg_policy_save(c);
+    }
     if (now - c->pruned_usec < PRUNE_USEC)
         return;
     c->pruned_usec = now;
@@ -130,12 +137,17 @@ static void on_housekeeping(uv_timer_t *t) {
 }
 
 static void on_signal(uv_signal_t *h, int signum) {
-    vg_control_stop(h->data, strsignal(signum));
+    struct vg_err err = VG_ERR_INIT;
+    char text[512];
+    if (signum != SIGHUP)
+        vg_control_stop(h->data, strsignal(signum));
+    else if (vg_policy_reload(h->data, text, sizeof text, &err) < 0)
+        vg_error("the configuration was not read again: %s", err.msg);
 }
 
 static void start_handles(struct vg_control *c) {
     uint64_t every = VG_MIN(VG_HOUSEKEEPING_USEC, c->conf.lease_usec / 10) / 1000;
-    static const int signums[] = {SIGTERM, SIGINT};
+    static const int signums[] = {SIGTERM, SIGINT, SIGHUP};
     uv_timer_start(&c->housekeeping, on_housekeeping, every ? every : 1, every ? every : 1);
     for (size_t i = 0; i < VG_COUNT(signums); i++)
         uv_signal_start(&c->signals[i], on_signal, signums[i]);
@@ -178,12 +190,13 @@ int vg_control_start(struct vg_control *c, uv_loop_t *loop, const struct vg_cont
     vg_list_init(&c->replays);
     vg_list_init(&c->ripe);
     vg_list_init(&c->news);
-    c->started_usec = c->pruned_usec = vg_now_usec();
+    c->started_usec = c->pruned_usec = c->saved_usec = vg_now_usec();
+    c->conf_named = opts->config != NULL;
     know_machine(c);
     init_handles(c);
     int r = vg_home_open(opts->home, opts->config, &c->home, err);
     if (r >= 0)
-        r = load_conf(c, opts->config != NULL, err);
+        r = load_conf(c, c->conf_named, err);
     if (r >= 0)
         r = open_store(c, err);
     if (r >= 0)
@@ -229,7 +242,10 @@ void vg_control_stop(struct vg_control *c, const char *why) {
         vg_info("stopping: %s", why);
     vg_listen_stop(c);
     vg_replay_stop_all(c);
+    vg_timer_stop(&c->wake);
     if (c->store) {
+        if (c->policy.eng)
+            vg_policy_save(c);
         vg_persist_flush(c);
         vg_store_flush(c->store);
     }
@@ -277,7 +293,7 @@ void vg_control_done(struct vg_control *c) {
     vg_map_done(&c->accounts);
     vg_map_done(&c->peers);
     vg_keys_done(c);
-    vg_sched_free(c->sched);
+    vg_policy_close(&c->policy);
     vg_tenants_done(&c->tenants);
     vg_authority_close(&c->ca);
     vg_conf_done(&c->conf);

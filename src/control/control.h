@@ -6,9 +6,9 @@
 #include "conf/conf.h"
 #include "control/authority.h"
 #include "control/home.h"
+#include "control/policy.h"
 #include "model/tenant.h"
 #include "net/conn.h"
-#include "sched/sched.h"
 #include "store/store.h"
 
 #include <uv.h>
@@ -25,7 +25,10 @@ struct vg_control {
     struct vg_conf conf;
     struct vg_authority ca;
     struct vg_store *store;
-    struct vg_sched *sched;
+    struct vg_policy policy;
+    struct vg_timer *wake; /* when the scheduler wants to be asked again ... */
+    uint64_t wake_usec;    /* ... wall time */
+    bool conf_named;       /* the configuration's file was given: it must be there */
     struct vg_tenants tenants;
     char cloud[VG_TENANT_NAME_MAX + 1]; /* the cloud's id */
     char machine_id[64];                /* of this machine; "" when unknown */
@@ -52,10 +55,11 @@ struct vg_control {
     uv_timer_t housekeeping;
     uv_timer_t write_behind;
     uv_timer_t last_words;
-    uv_signal_t signals[2];
+    uv_signal_t signals[3];
     uint64_t next_serial;
     uint64_t started_usec; /* boot clock */
     uint64_t pruned_usec;
+    uint64_t saved_usec; /* boot clock: the scheduler's memory went to the store */
     uint64_t wire_msgs;
     uint32_t running; /* jobs starting or running */
     bool settled; /* every node that may hold tasks of an earlier life has reported or is over */

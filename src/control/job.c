@@ -12,6 +12,7 @@
 #include "control/after.h"
 #include "control/api.h"
 #include "control/family.h"
+#include "control/history.h"
 #include "control/log-sync.h"
 #include "control/nodes.h"
 #include "control/persist.h"
@@ -354,6 +355,7 @@ void vg_job_end(struct vg_job *j, int32_t status, enum vg_reason reason, const c
     vg_auto_free char *text = vg_strdup(why);
     j->task->preempting = false;
     vg_task_end(j->task, status, reason, vg_wall_usec(), text);
+    vg_history_task(j);
     vg_debug("task=%016llx ended status=%d reason=%s", (unsigned long long)j->task->id, status,
              vg_reason_name(reason));
     if (!vg_list_empty(&j->ctl->watches))
@@ -398,6 +400,7 @@ void vg_job_requeue(struct vg_job *j, const char *why) {
 void vg_job_lost(struct vg_job *j, bool ran, const char *why) {
     const Vg__Pb__TaskSpec *spec = j->task->spec;
     char text[512];
+    j->attempt_lost = true;
     j->lost += !j->task->preempting;
     if (j->task->cancel) {
         vg_job_end(j, 128 + SIGKILL, VG_OK, j->task->reason_text);

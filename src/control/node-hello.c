@@ -97,6 +97,14 @@ static void take_labels(struct vg_node *n, char *const *label, size_t count, boo
     vg_node_set_labels(n, all, total);
 }
 
+/* Of its cards, which are alike as a rule: what each of them surely has. */
+static uint64_t least_gpu_mem(const Vg__Pb__AgentHello *m) {
+    uint64_t least = m->n_gpu ? UINT64_MAX : 0;
+    for (size_t i = 0; i < m->n_gpu; i++)
+        least = VG_MIN(least, m->gpu[i]->mem_bytes);
+    return least;
+}
+
 static void take_facts(struct vg_nodelink *a, struct vg_peer *p, const Vg__Pb__AgentHello *m) {
     struct vg_node *n = a->node;
     n->total = vg_res_from_pb(m->total);
@@ -105,6 +113,8 @@ static void take_facts(struct vg_nodelink *a, struct vg_peer *p, const Vg__Pb__A
         if (m->gpu[i]->index < VG_NODE_GPUS_MAX)
             n->gpus |= 1ULL << m->gpu[i]->index;
     n->total.gpus = (uint32_t)__builtin_popcountll(n->gpus);
+    n->total.gpu_milli = 0;
+    n->total.gpu_mem_bytes = least_gpu_mem(m);
     if (m->name && vg_conf_name_valid(m->name)) {
         char own[VG_CONF_NAME_MAX + 1];
         vg_node_call(a->ctl, n->id, m->name, own);

@@ -133,6 +133,7 @@ void vg_node_task_exited(struct vg_job *j, const Vg__Pb__TaskExited *x) {
     if (j->task->state == VG_TASK_STARTING && !x->never_ran && x->started_usec)
         vg_node_task_started(j, x->started_usec);
     take_usage(j->task, x);
+    j->over_usec = x->ended_usec;
     if (!gave_way(j, x) && (x->reason == VG_LOST || try_again(j, x))) {
         struct vg_nodelink *a = vg_nodelink_get(c, node);
         if (a && x->never_ran && x->reason == VG_UNAVAILABLE) { /* or it would be asked at once */
@@ -145,15 +146,16 @@ void vg_node_task_exited(struct vg_job *j, const Vg__Pb__TaskExited *x) {
                     x->text && *x->text ? x->text : "the attempt was lost");
         return;
     }
-    /* Acknowledging when the next attempt is stored would be later than needed: that one's number
-       is committed before its start, and this end alone loses nothing. */
+    /* The keeper is let go when what the attempt held is stored (ack_over). Waiting for the next
+       attempt would be later than needed: its number is committed before its start. */
     if (gave_way(j, x)) {
-        vg_nodelink_exit_ack(c, node, id, attempt);
+        j->ack_over = true;
         vg_job_give_way(j, x->status);
         return;
     }
+    j->task->preempting = false; /* it ended by itself before it had to */
     if (retry_wanted(j, x)) {
-        vg_nodelink_exit_ack(c, node, id, attempt);
+        j->ack_over = true;
         retry(j, x->status);
         return;
     }

@@ -108,18 +108,9 @@ bool vg_nodelink_direct(const struct vg_nodelink *a, char *out, size_t n) {
 }
 
 void vg_nodelink_update(struct vg_nodelink *a) {
-    struct vg_node *n = a->node;
-    struct vg_sched_node s = {.id = n->id,
-                              .name = n->name,
-                              .total = n->total,
-                              .gpus = n->gpus,
-                              .labels = n->labels.item,
-                              .n_labels = n->labels.n,
-                              .usable = a->peer && a->reported && a->kept && !a->drain && !a->refuses &&
-                                        vg_node_state_takes(n->state)};
-    int r = vg_sched_set_node(a->ctl->sched, &s);
+    int r = vg_policy_set_node(a->ctl, &a->ctl->policy, a);
     if (r < 0)
-        vg_error("node=%s cannot be told to the scheduler: %s", n->name, strerror(-r));
+        vg_error("node=%s cannot be told to the scheduler: %s", a->node->name, strerror(-r));
 }
 
 void vg_nodelink_disconnected(struct vg_nodelink *a) {

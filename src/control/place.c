@@ -1,57 +1,100 @@
-/* Carrying out what the scheduler decides.
+/* Carrying out what the scheduling engine decides.
 
    What always holds: a first attempt is started at once; a later one only after the store has its
    number (COMMIT). What an earlier life left in the queue goes on one number higher, so that no two
-   lives of the control plane use the same number twice. */
+   lives of the control plane use the same number twice. The members of
+   a gang are all placed before the first of them is told to start. */
 #include "control/place.h"
 
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/util.h"
+#include "control/history.h"
 #include "control/nodes.h"
 #include "control/peer.h"
 #include "control/persist.h"
+#include "control/policy.h"
 #include "control/sessions.h"
 #include "control/start.h"
+#include "control/why.h"
 
 #include <string.h>
 
 #define STORE_AGAIN_USEC VG_USEC
 
-static struct vg_sched_req request_of(const struct vg_job *j) {
-    const struct vg_task *t = j->task;
-    return (struct vg_sched_req){.task = t->id,
-                                 .pool = vg_task_pool(t),
-                                 .res = t->grant,
-                                 .priority = t->spec->priority,
-                                 .order = t->created_usec,
-                                 .node = j->session ? j->session->node : 0};
+static int no_memory(struct vg_err *err) {
+    return vg_err_sys(err, ENOMEM, "cannot queue the task");
+}
+
+int vg_place_submit_to(struct vg_policy *p, struct vg_job *j, struct vg_err *err) {
+    struct vg_eng_req r;
+    if (vg_policy_request(j->ctl, p, j, &r) < 0)
+        return no_memory(err);
+    vg_eng_now(p->eng, vg_wall_usec());
+    return vg_eng_submit(p->eng, &r, err);
 }
 
 int vg_place_submit(struct vg_job *j, struct vg_err *err) {
-    struct vg_sched_req r = request_of(j);
     j->held = false;
-    return vg_sched_submit(j->ctl->sched, &r, err);
+    if (!j->ready_usec)
+        j->ready_usec = j->loaded ? j->task->created_usec : vg_wall_usec();
+    int r = vg_place_submit_to(&j->ctl->policy, j, err);
+    j->waits = r >= 0;
+    return r;
+}
+
+int vg_place_submit_gang_to(struct vg_policy *p, struct vg_job *const *member, size_t n,
+                            struct vg_err *err) {
+    struct vg_eng_req r;
+    vg_auto_free uint64_t *ids = vg_alloc((n + 1) * sizeof *ids);
+    if (!ids || vg_policy_request(member[0]->ctl, p, member[0], &r) < 0)
+        return no_memory(err);
+    for (size_t i = 0; i < n; i++)
+        ids[i] = member[i]->task->id;
+    vg_eng_now(p->eng, vg_wall_usec());
+    return vg_eng_submit_gang(p->eng, &r, ids, n, err);
+}
+
+int vg_place_submit_gang(struct vg_job *const *member, size_t n, struct vg_err *err) {
+    int r = vg_place_submit_gang_to(&member[0]->ctl->policy, member, n, err);
+    for (size_t i = 0; i < n; i++) {
+        struct vg_job *j = member[i];
+        j->held = false;
+        j->waits = r >= 0;
+        if (!j->ready_usec)
+            j->ready_usec = j->loaded ? j->task->created_usec : vg_wall_usec();
+    }
+    return r;
+}
+
+void vg_place_repin(struct vg_job *j) {
+    struct vg_err err = VG_ERR_INIT;
+    vg_eng_release(vg_policy_now(j->ctl), j->task->id, VG_ENG_CANCELLED);
+    if (vg_place_submit(j, &err) < 0)
+        vg_warn("task=%016llx cannot follow its session: %s", (unsigned long long)j->task->id,
+                err.msg);
 }
 
 void vg_place_release(struct vg_job *j) {
-    vg_sched_release(j->ctl->sched, j->task->id);
+    enum vg_eng_end how = j->task->cancel       ? VG_ENG_CANCELLED
+                          : j->task->preempting ? VG_ENG_PREEMPTED
+                          : j->attempt_lost     ? VG_ENG_LOST
+                                                : VG_ENG_ENDED;
+    if (j->task->attempt.node)
+        vg_history_attempt(j, how);
+    vg_eng_release(vg_policy_now(j->ctl), j->task->id, how);
     vg_timer_stop(&j->again);
     if (j->task->attempt.node && j->ctl->running)
         j->ctl->running--;
+    j->waits = j->attempt_lost = j->ack_over = false;
+    j->over_usec = 0;
     vg_sessions_leave(j);
 }
 
 void vg_place_tell(struct vg_job *j) {
     char text[512];
-    if (j->held) {
-        vg_job_event(
-            j, VG__PB__RUN_EVENT__KIND__QUEUED,
-            "queued: the control plane has just started and waits for its nodes to report");
-        return;
-    }
-    if (vg_sched_explain(j->ctl->sched, j->task->id, text, sizeof text) >= 0)
+    if (!vg_list_empty(&j->follows) && vg_why_brief(j, text, sizeof text) >= 0)
         vg_job_event(j, VG__PB__RUN_EVENT__KIND__QUEUED, text);
 }
 
@@ -80,18 +123,36 @@ static void store_attempt(void *user) {
         attempt_stored(j, number, r);
 }
 
-static void carry_out(struct vg_control *c, const struct vg_sched_place *p) {
-    struct vg_job *j = vg_job_get(c, p->task);
-    struct vg_nodelink *a = vg_nodelink_get(c, p->node);
-    if (!j || !a || !a->peer || !a->peer->conn || vg_task_place(j->task, p->node, p->gpus) < 0) {
+static uint8_t pool_index(const struct vg_job *j, uint64_t pool) {
+    const Vg__Pb__TaskSpec *s = j->task->spec;
+    for (size_t i = 0; i < s->n_also_pool && i < VG_ENG_POOLS_MAX; i++)
+        if (vg_policy_pool_id(s->also_pool[i]) == pool)
+            return (uint8_t)(i + 1);
+    return 0;
+}
+
+/* The task is the node's from now on. */
+static bool take_place(struct vg_control *c, const struct vg_eng_decision *d) {
+    struct vg_job *j = vg_job_get(c, d->task);
+    struct vg_nodelink *a = vg_nodelink_get(c, d->node);
+    if (!j || !a || !a->peer || !a->peer->conn || vg_task_place(j->task, d->node, d->gpus) < 0) {
         vg_error("a decision about task=%016llx cannot be carried out",
-                 (unsigned long long)p->task);
-        vg_sched_release(c->sched, p->task);
-        return;
+                 (unsigned long long)d->task);
+        return false;
     }
+    j->waits = false;
+    j->pool_at = pool_index(j, d->pool);
     c->running++;
     vg_timer_stop(&j->hold);
-    vg_sessions_enter(j, p->node);
+    vg_sessions_enter(j, d->node);
+    return true;
+}
+
+static void send_or_store(struct vg_control *c, const struct vg_eng_decision *d) {
+    struct vg_job *j = vg_job_get(c, d->task);
+    struct vg_nodelink *a = vg_nodelink_get(c, d->node);
+    if (!j || j->task->state != VG_TASK_STARTING || j->sent || !a)
+        return;
     if (j->task->attempt.number > 1) {
         store_attempt(j);
     } else {
@@ -100,8 +161,77 @@ static void carry_out(struct vg_control *c, const struct vg_sched_place *p) {
     vg_job_changed(j);
 }
 
+static void start_one(struct vg_control *c, const struct vg_eng_decision *d) {
+    if (take_place(c, d))
+        send_or_store(c, d);
+    else
+        vg_eng_release(vg_policy_now(c), d->task, VG_ENG_CANCELLED);
+}
+
+/* All members or none: if one cannot be placed, those that were go back into the queue. */
+static void start_gang(struct vg_control *c, const struct vg_eng_decision *first) {
+    size_t n = first->of, got = 1, placed = 0;
+    vg_auto_free struct vg_eng_decision *all = vg_alloc(n * sizeof *all);
+    struct vg_eng_decision d;
+    if (all)
+        all[0] = *first;
+    for (; got < n && vg_eng_next(c->policy.eng, &d) > 0; got++)
+        if (all)
+            all[got] = d;
+    while (all && placed < got && take_place(c, &all[placed]))
+        placed++;
+    if (!all || placed < n) {
+        vg_error("gang=%016llx cannot be started whole", (unsigned long long)first->gang);
+        for (size_t i = 0; all && i < got; i++) {
+            struct vg_job *j = vg_job_get(c, all[i].task);
+            if (i >= placed)
+                vg_eng_release(vg_policy_now(c), all[i].task, VG_ENG_LOST);
+            else if (j)
+                vg_job_lost(j, false, "its gang could not be started whole");
+        }
+        return;
+    }
+    for (size_t i = 0; i < n; i++)
+        send_or_store(c, &all[i]);
+}
+
+static void preempt(struct vg_control *c, const struct vg_eng_decision *d) {
+    struct vg_job *j = vg_job_get(c, d->task);
+    uint64_t grace = c->conf.scheduler.grace_usec;
+    if (j && j->task->spec->has_grace_usec)
+        grace = 0; /* the task's own */
+    if (!j || vg_job_preempt(j, grace, 0, d->why) < 0)
+        vg_debug("task=%016llx is to give way but is leaving already", (unsigned long long)d->task);
+}
+
+static void carry_out(struct vg_control *c, const struct vg_eng_decision *d) {
+    if (d->what == VG_ENG_PREEMPT)
+        preempt(c, d);
+    else if (d->of > 1)
+        start_gang(c, d);
+    else
+        start_one(c, d);
+}
+
+static void on_wake(void *user) {
+    struct vg_control *c = user;
+    c->wake = NULL;
+    vg_place_all(c);
+}
+
+/* The engine may have more to say later though nothing happens. */
+static void arm_wake(struct vg_control *c) {
+    uint64_t at = vg_eng_wake(c->policy.eng), now = vg_wall_usec();
+    if (c->wake && at == c->wake_usec)
+        return;
+    vg_timer_stop(&c->wake);
+    c->wake_usec = at;
+    if (at != VG_ENG_NEVER)
+        c->wake = vg_timer_start(c->loop, at > now ? at - now : 1, on_wake, c);
+}
+
 void vg_place_all(struct vg_control *c) {
-    struct vg_sched_place p;
+    struct vg_eng_decision d;
     if (c->placing || c->stopping) {
         c->place_again = true;
         return;
@@ -109,17 +239,28 @@ void vg_place_all(struct vg_control *c) {
     c->placing = true;
     do {
         c->place_again = false;
-        while (vg_sched_next(c->sched, &p) > 0)
-            carry_out(c, &p);
+        while (vg_eng_next(vg_policy_now(c), &d) > 0)
+            carry_out(c, &d);
     } while (c->place_again);
     c->placing = false;
+    arm_wake(c);
 }
 
 /* ------------------------------------------------------------------ adopting */
 
+int vg_place_adopt_in(struct vg_policy *p, struct vg_job *j) {
+    const struct vg_task *t = j->task;
+    struct vg_eng_req r;
+    if (vg_policy_request(j->ctl, p, j, &r) < 0)
+        return -ENOMEM;
+    uint64_t now = vg_wall_usec();
+    vg_eng_now(p->eng, now);
+    return vg_eng_adopt(p->eng, &r, t->attempt.node, t->gpus,
+                        t->started_usec && t->state == VG_TASK_RUNNING ? t->started_usec : now);
+}
+
 int vg_place_adopt(struct vg_job *j, uint64_t node, uint32_t attempt, uint64_t gpus) {
     struct vg_task *t = j->task;
-    struct vg_sched_req r = request_of(j);
     bool cancel = t->cancel;
     if (attempt <= t->attempt.number || t->state != VG_TASK_QUEUED)
         return -EINVAL;
@@ -130,11 +271,11 @@ int vg_place_adopt(struct vg_job *j, uint64_t node, uint32_t attempt, uint64_t g
     }
     vg_task_place(t, node, gpus);
     t->cancel = cancel;
-    j->held = false;
+    j->held = j->waits = false;
     j->sent = true;
     j->ctl->running++;
-    vg_sched_release(j->ctl->sched, t->id);
-    int e = vg_sched_adopt(j->ctl->sched, &r, node, gpus);
+    vg_eng_release(vg_policy_now(j->ctl), t->id, VG_ENG_CANCELLED);
+    int e = vg_place_adopt_in(&j->ctl->policy, j);
     if (e < 0)
         vg_warn("task=%016llx runs on a node but is not counted there: %s",
                 (unsigned long long)t->id, strerror(-e));
@@ -147,8 +288,10 @@ void vg_place_restore(struct vg_control *c) {
         struct vg_job *j = s->value;
         if (!j->task->attempt.node)
             continue;
-        struct vg_sched_req r = request_of(j);
-        vg_sched_adopt(c->sched, &r, j->task->attempt.node, j->task->gpus);
+        int e = vg_place_adopt_in(&c->policy, j);
+        if (e < 0 && e != -ENOENT) /* its node may be gone for good: it is lost when all is known */
+            vg_warn("task=%016llx is not counted on its node: %s", (unsigned long long)j->task->id,
+                    strerror(-e));
         j->sent = true;
         c->running++;
     }
@@ -196,4 +339,10 @@ void vg_place_unhold(struct vg_control *c) {
             vg_job_end(j, vg_reason_exit(err.reason), err.reason, err.msg);
     }
     vg_place_all(c);
+}
+
+const char *vg_job_pool(const struct vg_job *j) {
+    const Vg__Pb__TaskSpec *s = j->task->spec;
+    return j->pool_at && j->pool_at <= s->n_also_pool ? s->also_pool[j->pool_at - 1]
+                                                      : vg_task_pool(j->task);
 }

@@ -68,13 +68,9 @@ int vg_sessions_bind(struct vg_job *j) {
 static void pin_waiting(struct vg_control *c, struct vg_session *s) {
     vg_map_for_each (slot, &c->jobs) {
         struct vg_job *j = slot->value;
-        struct vg_err err = VG_ERR_INIT;
         if (j->session != s || j->task->state != VG_TASK_QUEUED || j->held)
             continue;
-        vg_sched_release(c->sched, j->task->id);
-        if (vg_place_submit(j, &err) < 0)
-            vg_warn("task=%016llx cannot follow its session: %s", (unsigned long long)j->task->id,
-                    err.msg);
+        vg_place_repin(j);
     }
 }
 

@@ -9,42 +9,19 @@
 #include "control/persist.h"
 #include "control/sessions.h"
 #include "control/spec-check.h"
-#include "model/pool.h"
 
 #include <stdio.h>
 #include <string.h>
 
 /* ------------------------------------------------------------------ what it resolves to */
 
-/* The pool's own name where none was given. */
-static int name_pool(Vg__Pb__TaskSpec *spec, const struct vg_pool_conf *pool, struct vg_err *err) {
-    if (spec->pool && strcmp(spec->pool, pool->name) == 0)
-        return 0;
-    char *name = vg_strdup(pool->name);
-    if (!name)
-        return vg_err_sys(err, ENOMEM, "cannot take the task");
-    if (spec->pool && spec->pool != (char *)protobuf_c_empty_string)
-        free(spec->pool);
-    spec->pool = name;
-    return 0;
-}
-
 int vg_submit_resolve(struct vg_control *c, const struct vg_user *u, uint64_t parent,
                       Vg__Pb__TaskSpec *spec, struct vg_res *ret_grant, struct vg_err *err) {
-    const struct vg_pool_conf *pool = vg_pool_find(&c->conf, spec->pool, err);
-    if (!pool)
-        return err->code;
-    int r = vg_pool_grant(pool, spec->want, ret_grant, err);
-    if (r >= 0)
-        r = name_pool(spec, pool, err);
-    for (size_t i = 0; i < spec->n_also_pool && r >= 0; i++)
-        r = vg_pool_find(&c->conf, spec->also_pool[i], err) ? 0 : err->code;
+    int r = vg_admit(c, u, spec, ret_grant, err);
     if (r >= 0)
         r = vg_after_resolve(c, u, parent, spec, err);
     if (r < 0)
         return r;
-    spec->time_limit_usec = vg_pool_time_usec(pool, spec->time_limit_usec);
-    spec->has_time_limit_usec = spec->time_limit_usec != 0;
     spec->parent = parent;
     spec->has_parent = parent != 0;
     spec->group = spec->index = spec->of = 0; /* not a client's to say */

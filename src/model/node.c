@@ -5,7 +5,6 @@
 #include "base/mem.h"
 #include "model/moves.h"
 
-#include <ctype.h>
 #include <string.h>
 
 static const struct {
@@ -105,17 +104,10 @@ int vg_node_set_labels(struct vg_node *n, char *const *labels, size_t count) {
     return 0;
 }
 
-bool vg_gpu_model_is(const char *have, const char *want) {
-    size_t n = strlen(want);
-    for (const char *at = have; n && (at = strcasestr(at, want)); at++)
-        if ((at == have || !isalnum((unsigned char)at[-1])) && !isalnum((unsigned char)at[n]))
-            return true;
-    return false;
-}
-
 bool vg_node_in_pool(const struct vg_node *n, const struct vg_pool_conf *pool) {
     bool model = pool->model.n == 0;
     for (size_t i = 0; !model && i < pool->model.n; i++)
-        model = n->gpu_model && vg_gpu_model_is(n->gpu_model, pool->model.item[i]);
+        model = n->gpu_model &&
+                vg_conf_model_is(n->gpu_model, pool->model.item[i], strlen(pool->model.item[i]));
     return model && vg_conf_labels_match(&pool->nodes, n->labels.item, n->labels.n);
 }

@@ -42,8 +42,5 @@ void vg_node_renew(struct vg_node *n, uint64_t now_usec, uint64_t lease_usec);
 bool vg_node_lease_over(const struct vg_node *n, uint64_t now_usec, uint64_t lease_usec);
 /* Replaces the labels by copies. 0 or -ENOMEM (then unchanged). */
 int vg_node_set_labels(struct vg_node *n, char *const *labels, size_t count);
-/* Whether a card's full name has what people call it, as whole words and in any case: "NVIDIA
-   A100-SXM4-80GB" is an a100 and an A100-SXM4-80GB, not an A10. */
-bool vg_gpu_model_is(const char *have, const char *want);
 /* Whether the node belongs to the pool: by its labels and its GPUs' model. */
 bool vg_node_in_pool(const struct vg_node *n, const struct vg_pool_conf *pool);

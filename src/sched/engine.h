@@ -157,7 +157,8 @@ struct vg_eng_req {
     uint64_t pool[VG_ENG_POOLS_MAX]; /* acceptable, in order of preference */
     uint32_t n_pools;
     struct vg_res res;   /* resolved; of each member */
-    const char *model;   /* GPU models that will do, separated by '|'; NULL or "": any */
+    const char *model;   /* GPU models that will do, as whole words of the node's, separated by
+                            '|'; NULL or "": any */
     char *const *labels; /* "k=v" that the node must carry */
     size_t n_labels;
     uint32_t priority;   /* larger first */

@@ -2,6 +2,7 @@
    more is kept for a while with its index, since the like often comes again. Pure. */
 #include "base/cleanup.h"
 #include "base/mem.h"
+#include "conf/conf.h"
 #include "sched/place.h"
 
 #include <string.h>
@@ -178,12 +179,11 @@ void vg_fits_done(struct vg_eng *e) {
 /* --- where it may go at all --- */
 
 static bool model_fits(const char *want, const char *have) {
-    size_t len = strlen(have);
     if (!*want)
         return true;
     for (const char *p = want;; p++) {
         size_t n = strcspn(p, "|");
-        if (n == len && memcmp(p, have, n) == 0)
+        if (vg_conf_model_is(have, p, n))
             return true;
         p += n;
         if (!*p)

@@ -111,8 +111,9 @@ int vg_store_put_schedule(struct vg_store *s, const struct vg_schedule_row *row,
                           enum vg_store_sync sync, vg_store_cb *cb, void *arg);
 int vg_store_del_schedule(struct vg_store *s, uint64_t id, vg_store_cb *cb, void *arg);
 
-/* Lazy, and the same row again replaces itself: an end that is reported twice counts once. */
-int vg_store_put_attempt(struct vg_store *s, const struct vg_attempt_row *row);
+/* The same row again replaces itself: an end that is reported twice counts once. */
+int vg_store_put_attempt(struct vg_store *s, const struct vg_attempt_row *row,
+                         enum vg_store_sync sync, vg_store_cb *cb, void *arg);
 int vg_store_put_history(struct vg_store *s, const struct vg_history_row *row);
 /* At most `limit` of each that ended before. Lazy. */
 int vg_store_prune_history(struct vg_store *s, uint64_t before_usec, uint32_t limit);

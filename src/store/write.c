@@ -250,7 +250,8 @@ int vg_store_put_meta(struct vg_store *s, const char *key, const char *value,
 
 /* ------------------------------------------------------------------ what was held, what came */
 
-int vg_store_put_attempt(struct vg_store *s, const struct vg_attempt_row *row) {
+int vg_store_put_attempt(struct vg_store *s, const struct vg_attempt_row *row,
+                         enum vg_store_sync sync, vg_store_cb *cb, void *arg) {
     struct vals v = {0};
     add_id(&v, row->task);
     ADD_U32(row->attempt);
@@ -264,7 +265,7 @@ int vg_store_put_attempt(struct vg_store *s, const struct vg_attempt_row *row) {
     ADD_U64(row->cpu_milli);
     ADD_U64(row->mem_bytes);
     ADD_U64(row->gpu_milli);
-    return queue(s, STMT_ATTEMPT_PUT, VG_STORE_LAZY, &v, NULL, NULL);
+    return queue(s, STMT_ATTEMPT_PUT, sync, &v, cb, arg);
 }
 
 int vg_store_put_history(struct vg_store *s, const struct vg_history_row *row) {

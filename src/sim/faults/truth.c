@@ -219,8 +219,8 @@ static void check_counts(void) {
         vg_w_violate("leak", "no task is left, but %u count as running", c->running);
     vg_map_for_each (s, &c->nodes) {
         const struct vg_nodelink *a = s->value;
-        struct vg_sched_node_info info;
-        if (vg_sched_node_info(c->sched, a->node->id, &info) < 0)
+        struct vg_eng_node_info info;
+        if (vg_eng_node_info(c->policy.eng, a->node->id, &info) < 0)
             continue;
         if (info.tasks || info.used.cpu_milli || info.used.gpus)
             vg_w_violate("leak", "no task is left, but the scheduler counts %u on %s", info.tasks,

@@ -190,3 +190,13 @@ Test(conf, nearest_names_are_near) {
     cr_assert_null(vg_conf_nearest("h200", words, 3));
     cr_assert_null(vg_conf_nearest("", words, 3));
 }
+
+Test(conf, models_are_known_by_whole_words) {
+    const char *const card = "NVIDIA A100-SXM4-80GB";
+    cr_assert(vg_conf_model_is(card, "a100", 4) && vg_conf_model_is(card, "A100-SXM4", 9));
+    cr_assert(vg_conf_model_is(card, card, strlen(card)));
+    cr_assert_not(vg_conf_model_is(card, "A10", 3));
+    cr_assert_not(vg_conf_model_is("RTX A100X", "A100", 4));
+    cr_assert_not(vg_conf_model_is("A100", "A100-SXM4", 9));
+    cr_assert_not(vg_conf_model_is(card, "", 0));
+}

@@ -435,5 +435,5 @@ Test(run, ten_thousand_waiting_tasks_are_no_problem) {
         }
     }
     cr_assert_eq(vg_map_len(&w.c.jobs), 10000);
-    cr_assert_eq(vg_sched_queued(w.c.sched), 10000);
+    cr_assert_eq(vg_eng_queued(w.c.policy.eng), 10000);
 }

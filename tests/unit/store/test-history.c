@@ -32,7 +32,7 @@ static void put(uint64_t task, uint32_t attempt, uint64_t from, uint64_t until, 
                                .how = how,
                                .cpu_milli = 500,
                                .gpu_milli = 2000};
-    cr_assert_eq(vg_store_put_attempt(s, &a), 0);
+    cr_assert_eq(vg_store_put_attempt(s, &a, VG_STORE_LAZY, NULL, NULL), 0);
 }
 
 static void put_task(uint64_t task, uint64_t end) {

@@ -1,0 +1,125 @@
+/* Rows for the ledger and the recorded load. A keeper remembers its attempt until it is
+   acknowledged, and that is done only when the attempt's row is stored: by itself (ack_over), or
+   with the task's own end, which is queued after it. So a row that is lost with the control plane
+   comes again, and one that comes twice is the same row. */
+#include "control/history.h"
+
+#include "base/buf.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/util.h"
+#include "control/nodes.h"
+#include "control/place.h"
+#include "control/policy.h"
+
+#include <string.h>
+
+static const char *const hows[] = {
+    [VG_ENG_ENDED] = "ended",
+    [VG_ENG_CANCELLED] = "cancelled",
+    [VG_ENG_PREEMPTED] = "preempted",
+    [VG_ENG_LOST] = "lost",
+};
+
+/* A keeper that may forget its attempt once what it held is written. */
+struct ack {
+    struct vg_control *ctl;
+    uint64_t node, task;
+    uint32_t attempt;
+};
+
+static void attempt_stored(void *arg, int result) {
+    struct ack *a = arg;
+    if (result >= 0)
+        vg_nodelink_exit_ack(a->ctl, a->node, a->task, a->attempt);
+    free(a);
+}
+
+void vg_history_attempt(const struct vg_job *j, enum vg_eng_end how) {
+    const struct vg_task *t = j->task;
+    uint64_t until = j->over_usec ? j->over_usec : vg_wall_usec();
+    if (t->state != VG_TASK_RUNNING) { /* it never began: nothing was used */
+        if (j->ack_over)
+            vg_nodelink_exit_ack(j->ctl, t->attempt.node, t->id, t->attempt.number);
+        return;
+    }
+    struct vg_attempt_row row = {.task = t->id,
+                                 .attempt = t->attempt.number,
+                                 .user = t->user,
+                                 .team = t->team,
+                                 .pool = vg_job_pool(j),
+                                 .node = vg_nodelink_name(j->ctl, t->attempt.node),
+                                 .from_usec = t->started_usec,
+                                 .until_usec = VG_MAX(until, t->started_usec),
+                                 .how = hows[how],
+                                 .cpu_milli = t->grant.cpu_milli,
+                                 .mem_bytes = t->grant.mem_bytes,
+                                 .gpu_milli = t->grant.gpus * 1000ULL + t->grant.gpu_milli};
+    struct ack *ack = j->ack_over ? vg_alloc(sizeof *ack) : NULL;
+    if (ack)
+        *ack = (struct ack){j->ctl, t->attempt.node, t->id, t->attempt.number};
+    int r = vg_store_put_attempt(j->ctl->store, &row, ack ? VG_STORE_COMMIT : VG_STORE_LAZY,
+                                 ack ? attempt_stored : NULL, ack);
+    if (r < 0) {
+        free(ack); /* the keeper remembers until it is asked again */
+        vg_error("task=%016llx attempt=%u what it held cannot be stored: %s",
+                 (unsigned long long)t->id, t->attempt.number, strerror(-r));
+    }
+}
+
+/* Caller frees; NULL: no memory. */
+static char *join(const char *first, char *const *more, size_t n, char between) {
+    struct vg_buf b = {0};
+    int r = vg_buf_printf(&b, "%s", first);
+    for (size_t i = 0; r >= 0 && i < n; i++) {
+        if (vg_buf_len(&b))
+            r = vg_buf_printf(&b, "%c", between);
+        if (r >= 0)
+            r = vg_buf_printf(&b, "%s", more[i]);
+    }
+    char *out = r < 0 ? NULL : vg_strndup((const char *)vg_buf_data(&b), vg_buf_len(&b));
+    vg_buf_done(&b);
+    return out;
+}
+
+void vg_history_task(const struct vg_job *j) {
+    const struct vg_task *t = j->task;
+    const Vg__Pb__TaskSpec *s = t->spec;
+    struct vg_eng_req req;
+    char queue[512];
+    if (vg_task_is_group(t) || vg_policy_request(j->ctl, &j->ctl->policy, j, &req) < 0)
+        return;
+    vg_auto_free char *pools = join(vg_task_pool(t), s->also_pool, s->n_also_pool, ',');
+    vg_auto_free char *labels = join("", s->node_label, s->n_node_label, '\n');
+    struct vg_history_row row = {.task = t->id,
+                                 .queue = vg_policy_queue(j->ctl, t->team, queue, sizeof queue),
+                                 .user = t->user,
+                                 .team = t->team,
+                                 .pools = pools,
+                                 .models = s->gpu_model,
+                                 .labels = labels,
+                                 .cpu_milli = t->grant.cpu_milli,
+                                 .mem_bytes = t->grant.mem_bytes,
+                                 .gpus = t->grant.gpus,
+                                 .gpu_milli = t->grant.gpu_milli,
+                                 .gpu_mem_bytes = t->grant.gpu_mem_bytes,
+                                 .priority = req.priority,
+                                 .preemptible = req.preemptible,
+                                 .fixed = s->interactive && !s->detached,
+                                 .limit_usec = s->time_limit_usec,
+                                 .kin = req.kin,
+                                 .gang = req.gang,
+                                 .members = req.gang ? t->of : 0,
+                                 .submit_usec = t->created_usec,
+                                 .ready_usec = j->ready_usec ? j->ready_usec : t->created_usec,
+                                 .end_usec = t->ended_usec,
+                                 .outcome = vg_task_state_name(t->state)};
+    int r = vg_store_put_history(j->ctl->store, &row);
+    if (r < 0)
+        vg_error("task=%016llx its record cannot be stored: %s", (unsigned long long)t->id,
+                 strerror(-r));
+}
+
+void vg_history_prune(struct vg_control *c, uint64_t before_usec, uint32_t limit) {
+    vg_store_prune_history(c->store, before_usec, limit);
+}

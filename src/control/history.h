@@ -1,0 +1,11 @@
+#pragma once
+/* What was held and the load as it came, for later questions: docs/history.md. */
+#include "control/job.h"
+#include "sched/engine.h"
+
+/* The job's attempt is over; called while the task still has its node. */
+void vg_history_attempt(const struct vg_job *j, enum vg_eng_end how);
+/* The task has ended. Groups have no row: their members do. */
+void vg_history_task(const struct vg_job *j);
+/* What is older than limits.history goes, in portions. */
+void vg_history_prune(struct vg_control *c, uint64_t before_usec, uint32_t limit);

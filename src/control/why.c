@@ -1,0 +1,223 @@
+/* The sentences are the engine's where it knows, and ours where the engine has not heard of the
+   task: it waits for others, for a time, for nodes, or it has left the queue. */
+#include "control/why.h"
+
+#include "base/cleanup.h"
+#include "base/mem.h"
+#include "base/util.h"
+#include "control/after.h"
+#include "control/nodes.h"
+#include "control/place.h"
+#include "control/policy.h"
+#include "model/tenant.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char *const codes[] = {
+    [VG_ENG_FREE] = "free",         [VG_ENG_BUSY] = "capacity",   [VG_ENG_AHEAD] = "ahead",
+    [VG_ENG_AT_LIMIT] = "limit",    [VG_ENG_KEPT] = "reserved",   [VG_ENG_WINDOW] = "window",
+    [VG_ENG_NO_NODES] = "no-nodes", [VG_ENG_TOO_BIG] = "too-big", [VG_ENG_PINNED] = "session",
+    [VG_ENG_FREEING] = "freeing",
+};
+
+static const char *code_name(enum vg_eng_code code) {
+    return (unsigned)code < VG_COUNT(codes) ? codes[code] : "?";
+}
+
+static void say(struct vg_why *w, const char *code, const char *text) {
+    snprintf(w->text, sizeof w->text, "%s", text);
+    w->pb.text = w->text;
+    w->pb.code = (char *)code;
+}
+
+/* What it is expected to cost, in all its members. */
+static void add_cost(struct vg_control *c, struct vg_why *w, const char *pool,
+                     const struct vg_res *grant, uint64_t run_usec, uint32_t members) {
+    const struct vg_pool_conf *p = vg_conf_pool(&c->conf, pool);
+    if (!p || !run_usec)
+        return;
+    uint64_t one = vg_price_cost_micro(&p->price, grant, run_usec), all;
+    if (__builtin_mul_overflow(one, (uint64_t)members, &all))
+        all = UINT64_MAX;
+    w->pb.has_cost_micro = 1;
+    w->pb.cost_micro = all;
+    w->pb.currency = c->conf.currency;
+}
+
+static void add_holders(struct vg_control *c, const struct vg_eng_why *e, struct vg_why *w) {
+    size_t n = VG_MIN(e->n_holders, (size_t)VG_ENG_HOLDERS_MAX);
+    for (size_t i = 0; i < n; i++) {
+        Vg__Pb__Holder *h = w->holders[i] = &w->holder[i];
+        vg__pb__holder__init(h);
+        h->tenant = (char *)vg_policy_name(c, e->holder[i].tenant);
+        h->has_tasks = h->has_gpu_milli = 1;
+        h->tasks = e->holder[i].tasks;
+        h->gpu_milli = e->holder[i].gpu_milli;
+        h->has_until_usec = e->holder[i].until_usec && e->holder[i].until_usec != VG_ENG_NEVER;
+        h->until_usec = e->holder[i].until_usec;
+    }
+    w->pb.n_holder = n;
+    w->pb.holder = w->holders;
+}
+
+static void from_engine(struct vg_control *c, const struct vg_eng_why *e, const char *pool,
+                        const struct vg_res *grant, uint64_t limit_usec, uint32_t members,
+                        struct vg_why *w) {
+    uint64_t run = e->run_usec ? e->run_usec : limit_usec;
+    snprintf(w->basis, sizeof w->basis, "%s", e->basis);
+    w->pb.basis = w->basis;
+    w->pb.has_ahead = 1;
+    w->pb.ahead = e->ahead;
+    w->pb.pool = (char *)pool;
+    w->pb.has_expected_start_usec = e->start_usec != VG_ENG_NEVER;
+    w->pb.expected_start_usec = e->start_usec != VG_ENG_NEVER ? e->start_usec : 0;
+    w->pb.has_expected_run_usec = run != 0;
+    w->pb.expected_run_usec = run;
+    if (e->node)
+        w->pb.node = (char *)vg_nodelink_name(c, e->node);
+    add_holders(c, e, w);
+    add_cost(c, w, pool, grant, run, members);
+}
+
+/* ------------------------------------------------------------------ tasks */
+
+static void why_queued(struct vg_control *c, const struct vg_job *j, struct vg_why *w) {
+    const struct vg_task *t = j->task;
+    struct vg_eng_why e = {0};
+    char text[160], dur[32];
+    uint64_t now = vg_wall_usec();
+    if (j->held) {
+        say(w, "restart", "the control plane has just started and waits for its nodes to report");
+    } else if (t->due_usec > now) {
+        snprintf(text, sizeof text, "it is not to start before its time comes in %s",
+                 vg_format_duration(t->due_usec - now, dur, sizeof dur));
+        say(w, "due", text);
+        w->pb.has_expected_start_usec = 1;
+        w->pb.expected_start_usec = t->due_usec;
+    } else if (vg_eng_why(vg_policy_now(c), t->id, &e) >= 0) {
+        say(w, code_name(e.code), e.text);
+        from_engine(c, &e, vg_task_pool(t), &t->grant, t->spec->time_limit_usec, 1, w);
+    } else {
+        say(w, "accepting", "it is being written down and begins to wait when that is done");
+    }
+}
+
+static void why_running(struct vg_control *c, const struct vg_job *j, struct vg_why *w) {
+    const struct vg_task *t = j->task;
+    const char *node = vg_nodelink_name(c, t->last_node);
+    char text[768], dur[32];
+    uint64_t now = vg_wall_usec();
+    if (t->state == VG_TASK_STARTING)
+        snprintf(text, sizeof text, "it does not wait: it is being started on %s", node);
+    else if (t->preempting)
+        snprintf(text, sizeof text, "it runs on %s and has been asked to give way: %.400s", node,
+                 t->reason_text ? t->reason_text : "others need its place");
+    else
+        snprintf(
+            text, sizeof text, "it does not wait: it has been running on %s for %s", node,
+            vg_format_duration(now > t->started_usec ? now - t->started_usec : 0, dur, sizeof dur));
+    say(w, t->preempting ? "preempted" : "running", text);
+    w->pb.node = (char *)node;
+    w->pb.pool = (char *)vg_job_pool(j);
+}
+
+static void why_group(const struct vg_task *t, struct vg_why *w) {
+    const struct vg_progress *p = t->progress;
+    char text[256];
+    if (!p)
+        snprintf(text, sizeof text, "its %u members are being made", t->members);
+    else
+        snprintf(text, sizeof text,
+                 "of %u members %u are done, %u run, %u wait and %u are blocked: ask about one of "
+                 "them ('virga task list --of %.8llx')",
+                 t->members, vg_progress_total(p) - vg_progress_open(p),
+                 p->n[VG_TASK_STARTING] + p->n[VG_TASK_RUNNING], p->n[VG_TASK_QUEUED],
+                 p->n[VG_TASK_BLOCKED], (unsigned long long)(t->id >> 32));
+    say(w, "group", text);
+}
+
+void vg_why_task(struct vg_control *c, const struct vg_job *j, const struct vg_task *t,
+                 struct vg_why *ret) {
+    char text[768];
+    vg__pb__why_info__init(&ret->pb);
+    ret->pb.has_task_id = 1;
+    ret->pb.task_id = t->id;
+    ret->pb.state = (char *)vg_task_state_name(t->state);
+    if (vg_task_is_ended(t)) {
+        snprintf(text, sizeof text, "it does not wait: it has %s%s%.500s", ret->pb.state,
+                 t->reason_text ? ": " : "", t->reason_text ? t->reason_text : "");
+        say(ret, "ended", text);
+    } else if (vg_task_is_group(t)) {
+        why_group(t, ret);
+    } else if (!j) {
+        say(ret, "?", "it is not in the control plane's memory: ask again in a moment");
+    } else if (t->state == VG_TASK_BLOCKED) {
+        vg_after_explain(j, text, sizeof text);
+        say(ret, "dependency", text);
+    } else if (t->state == VG_TASK_QUEUED) {
+        why_queued(c, j, ret);
+    } else {
+        why_running(c, j, ret);
+    }
+}
+
+void vg_why_info(struct vg_control *c, const struct vg_task *t, struct vg_task_info *info,
+                 struct vg_why *room) {
+    const struct vg_job *j = vg_job_get(c, t->id);
+    if (!j || (t->state != VG_TASK_QUEUED && t->state != VG_TASK_BLOCKED))
+        return;
+    vg_why_task(c, j, t, room);
+    info->pb.reason = room->pb.text;
+    info->pb.has_expected_start_usec = room->pb.has_expected_start_usec;
+    info->pb.expected_start_usec = room->pb.expected_start_usec;
+    info->pb.has_expected_end_usec =
+        room->pb.has_expected_start_usec && room->pb.has_expected_run_usec;
+    info->pb.expected_end_usec = room->pb.expected_start_usec + room->pb.expected_run_usec;
+}
+
+int vg_why_brief(const struct vg_job *j, char *out, size_t n) {
+    char text[256], id[VG_ID_LEN + 1];
+    if (j->held) {
+        snprintf(out, n,
+                 "queued: the control plane has just started and waits for its nodes to report");
+        return 0;
+    }
+    int r = vg_eng_brief(j->ctl->policy.eng, j->task->id, text, sizeof text);
+    if (r < 0)
+        return r;
+    vg_id_format(j->task->id, id);
+    snprintf(out, n, "queued: %s (virga task why %.8s)", text, id);
+    return 0;
+}
+
+/* ------------------------------------------------------------------ dry runs */
+
+int vg_why_forecast(struct vg_control *c, const struct vg_user *u, Vg__Pb__TaskSpec *spec,
+                    const struct vg_res *grant, uint32_t members, struct vg_why *ret,
+                    struct vg_err *err) {
+    struct vg_eng_why e = {0};
+    struct vg_eng_req r;
+    /* A task as it would be, for as long as the engine looks at it. */
+    struct vg_task t = {.id = UINT64_MAX,
+                        .user = u->name,
+                        .team = u->team->name,
+                        .spec = spec,
+                        .grant = *grant,
+                        .created_usec = vg_wall_usec()};
+    struct vg_job j = {.ctl = c, .task = &t};
+    uint32_t together = spec->gang ? members : 1;
+    int e_no = vg_policy_request(c, &c->policy, &j, &r);
+    if (e_no < 0)
+        return vg_err_sys(err, -e_no, "cannot look ahead");
+    int x = vg_eng_check_fit(vg_policy_now(c), &r, together, err);
+    if (x < 0)
+        return x;
+    x = vg_eng_forecast(c->policy.eng, &r, together, &e);
+    if (x < 0)
+        return vg_err_sys(err, -x, "cannot look ahead");
+    vg__pb__why_info__init(&ret->pb);
+    say(ret, code_name(e.code), e.text);
+    from_engine(c, &e, spec->pool, grant, spec->time_limit_usec, members, ret);
+    return 0;
+}

@@ -1,0 +1,252 @@
+/* Policy in a control plane with played clients and agents: limits, priorities, reloads, records.
+ */
+#include "base/util.h"
+#include "control/job.h"
+#include "control/policy.h"
+#include "world.h"
+
+#include <sqlite3.h>
+#include <stdio.h>
+#include <string.h>
+
+#define T1 0x1111111111111111ULL
+#define T2 0x2222222222222222ULL
+#define T3 0x3333333333333333ULL
+
+static struct world w;
+static struct side client, agent;
+
+static const char config[] = "pools:\n"
+                             "- name: a\n"
+                             "  shape: {cpus: 1}\n"
+                             "  price: {cpu_hour: 3.6}\n"
+                             "- name: b\n"
+                             "  shape: {cpus: 2}\n"
+                             "queues:\n"
+                             "- name: main\n"
+                             "  limit: {cpus: 1}\n"
+                             "  max_priority: 60\n"
+                             "  default_priority: 20\n";
+
+static void setup(void) {
+    world_up(&w, config);
+}
+
+static void teardown(void) {
+    side_close(&w, &client);
+    side_close(&w, &agent);
+    world_down(&w);
+}
+
+TestSuite(policy, .init = setup, .fini = teardown, .timeout = 120);
+
+static void batch(Vg__Pb__RunReq *r) {
+    r->spec->interactive = 0;
+    r->spec->has_detached = r->spec->detached = 1;
+    r->has_wait_durable = r->wait_durable = 1;
+}
+
+static void expect_start(uint64_t task, uint32_t attempt) {
+    struct msg m = side_expect(&w, &agent, BODY(START));
+    cr_assert_eq(m.env->start->task_id, task);
+    cr_assert_eq(m.env->start->attempt, attempt);
+    msg_done(&m);
+}
+
+static void expect_kind(Vg__Pb__RunEvent__Kind kind) {
+    struct msg m;
+    expect_event(&w, &client, kind, &m);
+    msg_done(&m);
+}
+
+static void expect_error(enum vg_reason reason, const char *piece) {
+    struct msg m = side_expect(&w, &client, BODY(ERROR));
+    cr_assert_eq(m.env->error->reason, reason, "%s", m.env->error->text);
+    cr_assert(strstr(m.env->error->text, piece), "%s", m.env->error->text);
+    msg_done(&m);
+}
+
+static void write_config(const char *text) {
+    char path[96];
+    snprintf(path, sizeof path, "%s/config.yaml", w.home);
+    cr_assert_eq(vg_write_file(path, text, strlen(text), 0600), 0);
+}
+
+static void send_reload(void) {
+    Vg__Pb__Empty e = VG__PB__EMPTY__INIT;
+    ENV(env, CONFIG_RELOAD, config_reload, &e);
+    side_send(&client, &env, NULL, 0);
+}
+
+static void reload(const char *text) {
+    write_config(text);
+    send_reload();
+    struct msg m = side_expect(&w, &client, BODY(OK));
+    msg_done(&m);
+}
+
+/* One number from the store, as another program would read it. */
+static int64_t ask(const char *sql) {
+    char path[128];
+    sqlite3 *db;
+    sqlite3_stmt *q;
+    vg_store_flush(w.c.store);
+    snprintf(path, sizeof path, "%s/control/state.db", w.home);
+    cr_assert_eq(sqlite3_open_v2(path, &db, SQLITE_OPEN_READONLY, NULL), SQLITE_OK);
+    cr_assert_eq(sqlite3_prepare_v2(db, sql, -1, &q, NULL), SQLITE_OK, "%s", sqlite3_errmsg(db));
+    cr_assert_eq(sqlite3_step(q), SQLITE_ROW);
+    int64_t v = sqlite3_column_int64(q, 0);
+    sqlite3_finalize(q);
+    sqlite3_close(db);
+    return v;
+}
+
+Test(policy, a_queue_at_its_limit_waits_though_there_is_room) {
+    play_agent(&w, &agent, "n1", 0, NULL, 0);
+    side_open(&w, &client);
+    play_run(&client, T1, batch);
+    expect_start(T1, 1);
+    play_run(&client, T2, batch);
+    expect_kind(VG__PB__RUN_EVENT__KIND__QUEUED);
+    side_sync(&w, &agent);
+    cr_assert_not(side_has(&agent, BODY(START)), "one CPU of two is free, but not for this queue");
+    play_exited(&agent, T1, 1, 0);
+    expect_start(T2, 1);
+}
+
+Test(policy, a_reload_that_raises_the_limit_starts_what_waited) {
+    play_agent(&w, &agent, "n1", 0, NULL, 0);
+    side_open(&w, &client);
+    play_run(&client, T1, batch);
+    expect_start(T1, 1);
+    play_run(&client, T2, batch);
+    expect_kind(VG__PB__RUN_EVENT__KIND__QUEUED);
+    play_run(&client, T3, batch);
+    expect_kind(VG__PB__RUN_EVENT__KIND__QUEUED);
+    reload("pools: [{name: a, shape: {cpus: 1}}]\n");
+    expect_start(T2, 1);
+    side_sync(&w, &agent);
+    cr_assert_not(side_has(&agent, BODY(START)), "what ran before is still counted");
+    cr_assert_eq(vg_eng_queued(w.c.policy.eng), 1);
+    cr_assert_null(vg_eng_check(w.c.policy.eng));
+    play_exited(&agent, T1, 1, 0);
+    expect_start(T3, 1);
+}
+
+Test(policy, a_reload_with_a_mistake_changes_nothing) {
+    side_open(&w, &client);
+    write_config("pools:\n- nam: a\n");
+    send_reload();
+    expect_error(VG_INVALID, "config.yaml:2: unknown key 'nam' in a pool; did you mean 'name'?");
+    cr_assert_eq(w.c.conf.n_pools, 2);
+    cr_assert_eq(w.c.conf.n_queues, 1);
+}
+
+Test(policy, a_pool_with_tasks_cannot_be_left_out) {
+    side_open(&w, &client);
+    play_run(&client, T1, batch); /* no node: it waits */
+    expect_kind(VG__PB__RUN_EVENT__KIND__QUEUED);
+    write_config("pools: [{name: b}]\n");
+    send_reload();
+    expect_error(VG_CONFLICT, "leaves out pool 'a', which has 1 unfinished task: keep it until");
+    cr_assert_eq(w.c.conf.n_pools, 2);
+    cr_assert_eq(vg_eng_queued(w.c.policy.eng), 1);
+    reload("pools: [{name: a}]\n");
+    cr_assert_eq(w.c.conf.n_pools, 1);
+    cr_assert_eq(vg_eng_queued(w.c.policy.eng), 1);
+}
+
+Test(policy, a_pool_that_loses_its_nodes_only_waits) {
+    play_agent(&w, &agent, "n1", 0, NULL, 0);
+    side_open(&w, &client);
+    play_run(&client, T1, batch);
+    expect_start(T1, 1);
+    play_run(&client, T2, batch);
+    expect_kind(VG__PB__RUN_EVENT__KIND__QUEUED);
+    write_config("pools:\n- {name: a, nodes: {labels: {none: here}}}\n- {name: b}\n");
+    send_reload();
+    struct msg m = side_expect(&w, &client, BODY(OK));
+    msg_done(&m);
+    play_exited(&agent, T1, 1, 0);
+    side_sync(&w, &agent);
+    cr_assert_not(side_has(&agent, BODY(START)));
+    reload(config);
+    expect_start(T2, 1);
+}
+
+Test(policy, what_is_fixed_until_the_next_start_is_told) {
+    side_open(&w, &client);
+    write_config("lease: 30s\nlisten: 127.0.0.1:1\n");
+    send_reload();
+    struct msg m = side_expect(&w, &client, BODY(OK));
+    cr_assert(strstr(m.env->ok->text, "; taken at the next start: listen, lease"), "%s",
+              m.env->ok->text);
+    msg_done(&m);
+    cr_assert_eq(w.c.conf.lease_usec, 60 * VG_USEC);
+}
+
+static void urgent(Vg__Pb__RunReq *r) {
+    batch(r);
+    r->spec->has_priority = 1;
+    r->spec->priority = 61;
+}
+
+static void costly(Vg__Pb__RunReq *r) {
+    batch(r);
+    r->spec->has_max_cost_micro = 1;
+    r->spec->max_cost_micro = 10000000; /* 10, at 3.6 an hour */
+}
+
+Test(policy, priorities_and_budgets_are_held) {
+    side_open(&w, &client);
+    play_run(&client, T1, urgent);
+    expect_error(VG_FORBIDDEN, "priority 61 is more than you may ask for: at most 60 is allowed");
+    play_run(&client, T2, costly);
+    expect_kind(VG__PB__RUN_EVENT__KIND__QUEUED);
+    const struct vg_job *j = vg_job_get(&w.c, T2);
+    cr_assert_eq(j->task->spec->priority, 20, "the queue's default");
+    cr_assert_eq(j->task->spec->time_limit_usec, 10000 * VG_USEC, "what the budget pays for");
+}
+
+static void retried(Vg__Pb__RunReq *r) {
+    batch(r);
+    r->spec->has_retries = 1;
+    r->spec->retries = 1;
+}
+
+Test(policy, every_attempt_and_every_task_is_recorded_once) {
+    play_agent(&w, &agent, "n1", 0, NULL, 0);
+    side_open(&w, &client);
+    play_run(&client, T1, retried);
+    expect_start(T1, 1);
+    play_started(&agent, T1, 1);
+    play_exited(&agent, T1, 1, 3);
+    expect_start(T1, 2);
+    play_started(&agent, T1, 2);
+    play_exited(&agent, T1, 2, 0);
+    expect_kind(VG__PB__RUN_EVENT__KIND__ENDED);
+    struct msg m = side_expect(&w, &agent, BODY(EXIT_ACK));
+    msg_done(&m);
+    m = side_expect(&w, &agent, BODY(EXIT_ACK));
+    msg_done(&m);
+    cr_assert_eq(ask("SELECT count(*) FROM attempts"), 2);
+    cr_assert_eq(ask("SELECT count(*) FROM attempts WHERE how='ended' AND cpu_milli=1000"), 2);
+    cr_assert_eq(ask("SELECT count(*) FROM load WHERE outcome='succeeded' AND pools='a' AND "
+                     "queue='main' AND priority=20 AND attempts=2 AND held_usec>=run_usec"),
+                 1);
+}
+
+Test(policy, usage_survives_a_restart) {
+    play_agent(&w, &agent, "n1", 0, NULL, 0);
+    side_open(&w, &client);
+    play_run(&client, T1, batch);
+    expect_start(T1, 1);
+    play_started(&agent, T1, 1);
+    play_exited(&agent, T1, 1, 0);
+    expect_kind(VG__PB__RUN_EVENT__KIND__ENDED);
+    side_close(&w, &client);
+    side_close(&w, &agent);
+    world_stop(&w);
+    world_start(&w);
+    cr_assert_gt(ask("SELECT count(*) FROM sched_memory"), 0);
+}
