@@ -211,7 +211,8 @@ static int set_pools(struct vg_policy *p) {
                                 .id = vg_policy_pool_id(conf->name),
                                 .labels = labels,
                                 .n_labels = 1,
-                                .shape = conf->shape};
+                                .shape = conf->shape,
+                                .min_run_usec = conf->min_run_usec};
         r = vg_eng_set_pool(p->eng, &e);
     }
     return r;

@@ -67,6 +67,7 @@ struct epool {
     char **label;
     size_t n_labels;
     struct vg_res shape;
+    uint64_t min_run_usec;
     uint32_t nodes, usable, queued, running, refs;
 };
 

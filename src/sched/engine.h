@@ -89,7 +89,8 @@ struct vg_eng_pool {
     uint64_t id;         /* not 0; what requests name */
     char *const *labels; /* "k=v": a node belongs when it carries all of these; copied */
     size_t n_labels;
-    struct vg_res shape; /* for counting slots for people */
+    struct vg_res shape;   /* for counting slots for people */
+    uint64_t min_run_usec; /* none of its tasks is preempted before; 0: as their tenant says */
 };
 int vg_eng_set_pool(struct vg_eng *e, const struct vg_eng_pool *p); /* comes or changes */
 int vg_eng_remove_pool(struct vg_eng *e, uint64_t pool);            /* -EBUSY: tasks name it */

@@ -212,7 +212,10 @@ static enum ground ground(const struct deal *d, const struct etask *v, const str
 static bool may_stop(struct deal *d, const struct etask *v, const struct plan *p) {
     if (ground(d, v, p) == NOT_AT_ALL)
         return false;
-    uint64_t from = v->started_usec + min_run(d->e, v->tenant);
+    uint64_t least = min_run(d->e, v->tenant);
+    if (v->pool)
+        least = VG_MAX(least, v->pool->min_run_usec);
+    uint64_t from = v->started_usec + least;
     if (from <= d->e->now)
         return true;
     d->soonest = VG_MIN(d->soonest, from);

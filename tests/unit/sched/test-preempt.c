@@ -73,6 +73,19 @@ Test(preempt, nothing_is_stopped_before_its_minimum) {
     vg_eng_free(e);
 }
 
+Test(preempt, a_pool_may_ask_for_more_than_the_tenant) {
+    struct vg_eng *e = crowded(1, 2, 2);
+    struct vg_eng_decision d;
+    struct vg_eng_pool p = {.id = 1, .name = "p", .min_run_usec = 3600 * VG_USEC};
+    cr_assert_eq(vg_eng_set_pool(e, &p), 0);
+    vg_eng_now(e, 600 * VG_USEC);
+    kit_submit(e, 10, 2, 1);
+    cr_assert_eq(stopped(e, &d), 0);
+    vg_eng_now(e, 3602 * VG_USEC);
+    cr_assert_neq(stopped(e, &d), 0);
+    vg_eng_free(e);
+}
+
 Test(preempt, as_few_as_possible_and_none_in_vain) {
     struct vg_eng *e = kit_new(2, 4);
     struct vg_eng_decision d;
