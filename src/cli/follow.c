@@ -112,6 +112,7 @@ static int ask(struct follow *f, struct vg_client *c, struct vg_err *err) {
     int r = 0;
     logs.task = ref.task = tasks[0];
     logs.has_follow = logs.follow = true;
+    logs.has_all_attempts = logs.all_attempts = true;
     watch.task = tasks;
     watch.n_task = 1;
     Vg__Pb__Envelope logs_env = vg_request(TASK_LOGS, task_logs, &logs);

@@ -335,7 +335,7 @@ static int check_group(const Vg__Pb__TaskSpec *s, struct vg_err *err) {
             err, VG_INVALID,
             "the points of a sweep start one by one, a gang starts as one: make a gang "
             "for each point");
-    if (vg_spec_members(s) > VG_MEMBERS_MAX)
+    if (vg_spec_count(s) > VG_MEMBERS_MAX)
         return vg_err_set(
             err, VG_INVALID,
             "-N and --sweep make more than %d tasks together: sweep over fewer values "

@@ -107,7 +107,7 @@ static bool is_variable(const char *p, size_t n) {
     return n > 0;
 }
 
-uint64_t vg_spec_members(const Vg__Pb__TaskSpec *s) {
+uint64_t vg_spec_count(const Vg__Pb__TaskSpec *s) {
     uint64_t n = s->shards > 1 ? s->shards : 1;
     for (size_t i = 0; i < s->n_sweep && n <= VG_MEMBERS_MAX; i++)
         n *= s->sweep[i]->n_value;
@@ -223,7 +223,7 @@ int vg_spec_sweep(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s)
     w->name = vg_strndup(arg, len);
     s->sweep[s->n_sweep++] = w;
     int r = w->name ? sweep_values(st, w, eq + 1) : no_memory(st);
-    if (r == 0 && vg_spec_members(s) > VG_MEMBERS_MAX)
+    if (r == 0 && vg_spec_count(s) > VG_MEMBERS_MAX)
         return vg_opt_bad(st, "the sweep has more than %d points: sweep over fewer values at once",
                           VG_MEMBERS_MAX);
     return r;

@@ -42,4 +42,4 @@ int vg_spec_signal(struct vg_opt_state *st, const char *arg, uint32_t *ret);
 /* TERM, SIGTERM or 15; -EINVAL. */
 int vg_signal_parse(const char *text, uint32_t *ret);
 /* How many tasks the request makes: shards or the product of the sweep; 1 for a single one. */
-uint64_t vg_spec_members(const Vg__Pb__TaskSpec *s);
+uint64_t vg_spec_count(const Vg__Pb__TaskSpec *s);

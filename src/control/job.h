@@ -66,7 +66,13 @@ struct vg_job {
     bool seen;                 /* scratch: named by the report that is being read */
 };
 
-enum vg_follow_kind { VG_FOLLOW_RUN, VG_FOLLOW_WAIT, VG_FOLLOW_WATCH, VG_FOLLOW_LOG };
+enum vg_follow_kind {
+    VG_FOLLOW_RUN,
+    VG_FOLLOW_WAIT,
+    VG_FOLLOW_WATCH,
+    VG_FOLLOW_LOG,
+    VG_FOLLOW_GROUP_LOG,
+};
 
 /* A peer waits for news of a job (or, for watchers, of all). */
 struct vg_follow {
