@@ -101,7 +101,7 @@ Test(spec, sweeps_are_lists_ranges_and_files) {
     VALUES(1, "seed", "1", "2", "3");
     VALUES(2, "n", "10", "6", "2");
     VALUES(3, "t", "-1", "0", "1");
-    cr_assert_eq(vg_spec_members(&set.spec), 81);
+    cr_assert_eq(vg_spec_count(&set.spec), 81);
     OK("--sweep", "one=7..7");
     VALUES(0, "one", "7");
     OK("--sweep", "v=1.0..2.0,x");
@@ -145,13 +145,13 @@ Test(spec, a_wrong_sweep_is_refused_with_a_right_one) {
 Test(spec, a_group_is_shards_or_a_sweep_and_a_gang_has_a_size) {
     OK("-N", "256");
     cr_assert_eq(set.spec.shards, 256);
-    cr_assert_eq(vg_spec_members(&set.spec), 256);
+    cr_assert_eq(vg_spec_count(&set.spec), 256);
     OK("--gang", "-N4", "--gang-policy", "restart");
     cr_assert(set.spec.gang);
     cr_assert_eq(set.spec.gang_policy, VG__PB__TASK_SPEC__GANG_POLICY__RESTART);
     REFUSED("option '-N': '0' is not a whole number from 1 to 100000", "-N", "0");
     OK("-N", "4", "--sweep", "k=1,2");
-    cr_assert_eq(vg_spec_members(&set.spec), 8);
+    cr_assert_eq(vg_spec_count(&set.spec), 8);
     REFUSED("the points of a sweep start one by one, a gang starts as one: make a gang for each "
             "point",
             "--gang", "-N", "4", "--sweep", "k=1,2");
