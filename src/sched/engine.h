@@ -250,6 +250,7 @@ struct vg_eng_why {
     uint64_t run_usec;   /* expected run time; 0: unknown */
     uint64_t node;       /* where it is expected; 0: unknown */
     size_t n_holders;
+    uint32_t more_holders; /* that are not among them */
     struct {
         uint64_t tenant, gpu_milli, until_usec;
         uint32_t tasks;

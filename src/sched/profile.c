@@ -41,6 +41,7 @@ void vg_time_done(struct vg_eng *e) {
     vg_list_for_each_safe (i, &p->kept)
         vg_reservation_free(vg_list_entry(i, struct reservation, link));
     vg_windows_done(e);
+    vg_eta_done(p);
     free(p->heap);
     free(p);
     e->profile = NULL;

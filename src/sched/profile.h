@@ -43,8 +43,9 @@ struct profile {
     struct vg_list windows;            /* window.link */
     uint64_t freed[FREED_MAX];         /* ids of nodes that gained room since the last tick */
     size_t n_freed;
-    uint64_t searches; /* counts; enode.seen */
-    int64_t credit;    /* nodes that searches for promises may still look at: see reserve.c */
+    struct eta_cache *eta; /* owned; eta.c */
+    uint64_t searches;     /* counts; enode.seen */
+    int64_t credit;        /* nodes that searches for promises may still look at: see reserve.c */
     uint64_t credit_at;
     uint32_t events; /* since then */
     bool moved;      /* a promise moved or went: those that were kept back look again */
@@ -105,6 +106,9 @@ bool vg_window_granted(const struct vg_eng *e, uint64_t tenant, uint64_t grant);
 void vg_window_task(struct vg_eng *e, struct etask *t, bool begins);
 void vg_window_node_set(struct vg_eng *e);
 uint64_t vg_window_tick(struct vg_eng *e);
+
+/* eta.c */
+void vg_eta_done(struct profile *p);
 
 /* learn.c */
 int vg_learn_init(struct vg_eng *e);
