@@ -167,6 +167,8 @@ struct vg_agent_task {
     struct vg_agent_attach attach[VG_AGENT_ATTACHES];
     size_t n_attach;
     uint64_t started_usec, out_begin, out_end;
+    uint32_t log_round;         /* the last time that the control plane wanted its output again */
+    bool log_early;             /* it had no keeper then: its keeper sends all of it anyway */
     Vg__Pb__TaskExited *exited; /* owned; protobuf's */
 };
 

@@ -173,6 +173,7 @@ static void fill_hello(struct vg_agent *a, Vg__Pb__AgentHello *h, Vg__Pb__Resour
     h->n_shared_path = a->conf.n_shared;
     h->has_direct_port = a->direct_port != 0;
     h->direct_port = a->direct_port;
+    h->has_log_rounds = h->log_rounds = true;
 }
 
 static int send_agent_hello(struct vg_agent *a) {

@@ -113,9 +113,13 @@ static void task_exited(struct vg_agent *a, struct vg_agent_task *t,
         return;
     t->state = VG_AT_EXITED;
     t->exited = exited_dup(exited);
+    if (t->exited && t->log_round && (!t->keeper || t->log_early)) { /* nothing more will come */
+        t->exited->has_log_round = true;
+        t->exited->log_round = t->log_round;
+    }
     close_fds(t);
     vg_tickets_drop_task(&a->tickets, t->id);
-    send_exited(a, exited);
+    send_exited(a, t->exited ? t->exited : exited);
 }
 
 static void exit_as(struct vg_agent *a, struct vg_agent_task *t, int32_t status,
@@ -164,6 +168,15 @@ static void send_ended(struct vg_agent *a, uint64_t id, uint32_t attempt, int32_
     x.has_never_ran = x.never_ran = reason == VG_CONFLICT;
     x.text = (char *)text;
     send_exited(a, &x);
+}
+
+/* Its keeper is gone: nobody can send its output again. */
+static void say_all_sent(struct vg_agent *a, struct vg_agent_task *t) {
+    if (!t->exited)
+        return;
+    t->exited->has_log_round = true;
+    t->exited->log_round = t->log_round;
+    send_exited(a, t->exited);
 }
 
 static void say_state(struct vg_agent *a, const struct vg_agent_task *t) {
@@ -435,8 +448,17 @@ void vg_tasks_on_kill(struct vg_agent *a, const Vg__Pb__KillReq *kill) {
 
 void vg_tasks_on_log_ack(struct vg_agent *a, const Vg__Pb__LogAck *ack) {
     struct vg_agent_task *t = vg_tasks_get(a, ack->task_id);
-    if (t && t->attempt == ack->attempt && t->keeper)
-        vg_keeper_send(t->keeper, VG_K_LOG_ACK, t->id, 0, ack->offset, NULL, 0, NULL, 0);
+    if (!t || t->attempt != ack->attempt)
+        return;
+    if (ack->round > 1) {
+        t->log_round = ack->round;
+        t->log_early = !t->keeper && t->state != VG_AT_EXITED;
+    }
+    if (t->keeper)
+        vg_keeper_send(t->keeper, VG_K_LOG_ACK, t->id, ack->round > 1 ? ack->round : 0, ack->offset,
+                       NULL, 0, NULL, 0);
+    else if (ack->round > 1 && t->state == VG_AT_EXITED)
+        say_all_sent(a, t);
 }
 
 void vg_tasks_on_exit_ack(struct vg_agent *a, const Vg__Pb__ExitAck *ack) {
@@ -501,6 +523,12 @@ void vg_tasks_on_state(struct vg_agent_keeper *k, const uint8_t *data, size_t n,
             r->exited->attempt = t->attempt;
             task_exited(a, t, r->exited);
         }
+    } else if (t && t->keeper == k && t->attempt == r->attempt && t->exited && r->exited &&
+               r->exited->log_round && r->exited->log_round != t->exited->log_round) {
+        /* its output was sent again */
+        t->exited->has_log_round = true;
+        t->exited->log_round = r->exited->log_round;
+        send_exited(a, t->exited);
     } else if (!t && r->state == VG__PB__TASK_REPORT__STATE__EXITED) {
         vg_keeper_send(k, VG_K_EXIT_ACK, r->task_id, 0, 0, NULL, 0, NULL, 0);
     }
@@ -531,8 +559,11 @@ void vg_tasks_on_log(struct vg_agent_keeper *k, const struct vg_kpkt *p, const u
 void vg_tasks_orphan(struct vg_agent *a, struct vg_agent_task *t, bool orderly) {
     vg_list_remove(&t->link);
     t->keeper = NULL;
-    if (t->state == VG_AT_EXITED)
-        return; /* waits for its acknowledgement without a keeper */
+    if (t->state == VG_AT_EXITED) { /* waits for its acknowledgement without a keeper */
+        if (t->log_round && t->exited && t->exited->log_round != t->log_round)
+            say_all_sent(a, t);
+        return;
+    }
     if (orderly && !t->confirmed && !a->stopping) {
         vg_keepers_submit(a, t, &t->key); /* crossed with the keeper's leaving */
         return;

@@ -67,6 +67,7 @@ struct ktask {
     bool finished;    /* output drained and status known */
     bool state_dirty; /* the agent has not heard of the newest state */
     bool exit_acked;
+    bool lost; /* killed for want of a lease: the attempt has no result, the task may run again */
     uint64_t started_usec, ended_usec;
     int32_t status;
     uint32_t reason; /* never ran: base/reasons.tbl */
@@ -94,7 +95,8 @@ struct ktask {
     uint64_t log_sent, log_acked;
     bool log_tail; /* past the head: only the end is still to come */
     bool log_tail_begun;
-    size_t late[2]; /* bytes read from each output since the command ended */
+    uint32_t log_round; /* the last time that everything was asked for again; 0: never */
+    size_t late[2];     /* bytes read from each output since the command ended */
 };
 
 struct keeper {
@@ -162,3 +164,5 @@ int klog_send(struct keeper *k, struct ktask *t); /* -EAGAIN when the agent's so
 void klog_acked(struct keeper *k, struct ktask *t, uint64_t offset);
 bool klog_done(const struct keeper *k, const struct ktask *t); /* all that will be stored is */
 void klog_restart(struct ktask *t); /* a new agent: send again what was not acknowledged */
+/* The control plane has lost what it had beyond `offset`. */
+void klog_again(struct ktask *t, uint64_t offset, uint32_t round);

@@ -15,6 +15,16 @@ void klog_restart(struct ktask *t) {
         t->log_tail = false; /* the rest of the head may have to go again */
 }
 
+void klog_again(struct ktask *t, uint64_t offset, uint32_t round) {
+    uint64_t from = vg_ring_seek(&t->ring, offset);
+    t->log_round = round;
+    t->log_sent = t->log_acked = from;
+    t->log_tail_begun = false;
+    t->log_tail = from > offset; /* the ring has dropped a part: the head ends before it */
+    if (t->finished)
+        t->state_dirty = true;
+}
+
 /* How much of the head may still be sent from log_sent on, in whole records. */
 static size_t head_part(const struct keeper *k, struct ktask *t, size_t max) {
     uint64_t head = k->birth.log_head_bytes;

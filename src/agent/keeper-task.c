@@ -692,9 +692,11 @@ int ktask_report(struct keeper *k, struct ktask *t, bool with_start) {
         e.mem_peak_bytes = t->usage.mem_peak_bytes;
         e.oom = t->usage.oom;
         e.never_ran = t->started_usec == 0;
-        e.has_reason = t->reason != 0;
-        e.reason = t->reason;
+        e.reason = t->lost && t->status == 128 + SIGKILL ? VG_LOST : t->reason;
+        e.has_reason = e.reason != 0;
         e.text = t->text;
+        e.has_log_round = t->log_round != 0;
+        e.log_round = t->log_round;
         r.exited = &e;
     }
     uint8_t buf[1024];

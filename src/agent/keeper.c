@@ -113,7 +113,9 @@ static void on_packet(struct keeper *k, const struct vg_kpkt *p, int *fds, size_
         break;
     case VG_K_LOG_ACK:
         if (t) {
-            if (p->a) /* the control plane is new: what it did not acknowledge goes again */
+            if (p->a > 1)
+                klog_again(t, p->b, (uint32_t)p->a);
+            else if (p->a) /* the control plane is new: what it did not acknowledge goes again */
                 klog_restart(t);
             else
                 klog_acked(k, t, p->b);
@@ -257,8 +259,10 @@ static uint64_t deadlines(struct keeper *k) {
         next = lease_until(k);
     vg_list_for_each_safe (it, &k->tasks) {
         struct ktask *t = vg_list_entry(it, struct ktask, link);
-        if (lease_over && !t->wait_known)
+        if (lease_over && !t->wait_known) {
+            t->lost = true;
             ktask_kill(k, t, SIGKILL, 0, "the node lost contact with the control plane");
+        }
         if (now >= t->kill_at) {
             t->kill_at = KEEPER_NEVER;
             ktask_kill(k, t, SIGKILL, 0, NULL);

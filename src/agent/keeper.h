@@ -26,7 +26,9 @@ enum vg_kpkt_kind {
     VG_K_ATTACH = 2,   /* id task; a: 1 observe, 2 local (socket end means death); fds: channel */
     VG_K_KILL = 3,     /* id task; a signal, b grace usec; payload: text */
     VG_K_LOG_ACK = 4,  /* id task; b offset; a 1: what was sent beyond it is lost (new connection to
-                          the  control plane): send again from the last acknowledged offset */
+                          the  control plane): send again from the last acknowledged offset; a above
+                          1: a number of the control plane's, which has lost what it had: send again
+                          from b, whatever was acknowledged, and tell the end again with it */
     VG_K_EXIT_ACK = 5, /* id task: forget it */
     VG_K_FORWARD = 6,  /* a port, b request number: answered by FORWARDED */
     VG_K_KEEP =

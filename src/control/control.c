@@ -192,6 +192,8 @@ int vg_control_start(struct vg_control *c, uv_loop_t *loop, const struct vg_cont
     vg_list_init(&c->news);
     c->started_usec = c->pruned_usec = c->saved_usec = vg_now_usec();
     c->conf_named = opts->config != NULL;
+    vg_random(&c->log_round, sizeof c->log_round);
+    c->log_round = VG_MAX(c->log_round, 2u);
     know_machine(c);
     init_handles(c);
     int r = vg_home_open(opts->home, opts->config, &c->home, err);

@@ -63,6 +63,7 @@ struct vg_control {
     uint64_t wire_msgs;
     uint32_t running; /* jobs starting or running */
     bool settled; /* every node that may hold tasks of an earlier life has reported or is over */
+    uint32_t log_round;   /* of this life: names what it asks keepers to send again; above 1 */
     uint64_t silent_node; /* one that was lost before it could report, or 0 */
     bool placing;         /* vg_place_all is on the stack */
     bool place_again;

@@ -312,36 +312,42 @@ static void forget(struct vg_job *j) {
         vg_job_free(j);
 }
 
-static void log_synced(void *user, uint64_t id) {
-    struct vg_job *j = vg_job_get(user, id);
-    if (j)
-        forget(j);
-}
-
 static void end_stored(struct vg_job *j, uint64_t cookie, int result) {
-    int head = -1, tail = -1;
     (void)cookie;
     if (result < 0) {
         vg_error("cannot store the end of task %016llx: %s", (unsigned long long)j->task->id,
                  strerror(-result));
         j->ending = false; /* housekeeping tries again; the keeper keeps it until then */
-        vg_persist_later(j);
+        vg_persist_sometime(j);
         return;
     }
-    if (j->task->durable && j->log)
-        vg_logfile_fds(j->log, &head, &tail);
-    if (vg_log_sync(j->ctl->loop, head, tail, log_synced, j->ctl, j->task->id) <= 0)
-        forget(j);
+    forget(j);
 }
 
-void vg_job_store_end(struct vg_job *j) {
-    if (j->ending)
-        return;
-    j->ending = true;
+static void store_end(struct vg_job *j) {
     enum vg_store_sync sync = j->task->durable ? VG_STORE_DURABLE : VG_STORE_COMMIT;
     int r = vg_persist_now(j, sync, end_stored, 0);
     if (r < 0)
         j->ending = false;
+}
+
+static void log_synced(void *user, uint64_t id) {
+    struct vg_job *j = vg_job_get(user, id);
+    if (j)
+        store_end(j);
+}
+
+/* Output before the end: whose end is stored has its output on the disk, so that a later life need
+   not ask for it. */
+void vg_job_store_end(struct vg_job *j) {
+    int head = -1, tail = -1;
+    if (j->ending)
+        return;
+    j->ending = true;
+    if (j->task->durable && j->log)
+        vg_logfile_fds(j->log, &head, &tail);
+    if (vg_log_sync(j->ctl->loop, head, tail, log_synced, j->ctl, j->task->id) <= 0)
+        store_end(j);
 }
 
 void vg_job_end(struct vg_job *j, int32_t status, enum vg_reason reason, const char *why) {
@@ -378,6 +384,7 @@ void vg_job_requeue(struct vg_job *j, const char *why) {
     vg_logfile_free(j->log);
     j->log = NULL;
     j->sent = j->ack_exit = j->timed_out = j->has_ticket = false;
+    j->log_round = 0;
     j->task->preempted += j->task->preempting;
     j->task->preempting = false;
     if (vg_task_move(j->task, VG_TASK_QUEUED, vg_wall_usec(), text) < 0) {
@@ -441,6 +448,11 @@ void vg_job_cancel(struct vg_job *j, uint64_t grace_usec, const char *why) {
         return;
     }
     vg_family_cancel(j, grace_usec, text);
+    if (j->held && !j->ctl->settled && t->state == VG_TASK_QUEUED) {
+        set_reason(t, text); /* a node may run it that has not reported yet: it ends after that */
+        vg_job_changed(j);
+        return;
+    }
     if (t->state == VG_TASK_QUEUED || t->state == VG_TASK_BLOCKED || vg_task_is_group(t)) {
         vg_job_end(j, vg_reason_exit(VG_CONFLICT), VG_CONFLICT, text);
         return;

@@ -57,6 +57,8 @@ struct vg_job {
     bool hearsay;               /* known by the word of another machine alone: runs only there */
     bool ending;                /* ended; the store is writing that */
     bool timed_out;             /* --time ended it */
+    uint32_t log_round;         /* not 0: its keeper was asked for output that an earlier life had
+                                   acknowledged; its end counts only with this number */
     bool ack_exit;              /* the agent waits for our word that the end is stored */
     bool entered;               /* counted in its session */
     bool has_ticket;

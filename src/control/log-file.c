@@ -235,6 +235,13 @@ int vg_logfile_append(struct vg_logfile *l, uint64_t offset, const uint8_t *data
     return 0;
 }
 
+int vg_logfile_head(struct vg_logfile *l, uint64_t *ret_end) {
+    int r = part_learn(l, &l->head);
+    if (r >= 0)
+        *ret_end = l->head.end;
+    return r;
+}
+
 uint64_t vg_logfile_bytes(const struct vg_logfile *l) {
     return (l->head.end - l->head.start) + (l->tail.end - l->tail.start);
 }

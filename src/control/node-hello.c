@@ -127,6 +127,7 @@ static void take_facts(struct vg_nodelink *a, struct vg_peer *p, const Vg__Pb__A
     replace(&n->address, vg_conn_peer_address(p->conn));
     n->seen_usec = vg_wall_usec();
     a->local = p->unix_socket && m->machine_id && strcmp(m->machine_id, a->ctl->machine_id) == 0;
+    a->log_rounds = m->log_rounds;
     a->direct_port = m->direct_port <= 65535 ? (uint16_t)m->direct_port : 0;
     a->has_fingerprint = m->has_direct_fingerprint && m->direct_fingerprint.len == VG_FINGERPRINT;
     if (a->has_fingerprint)
@@ -230,6 +231,8 @@ static void take_report(struct vg_nodelink *a, Vg__Pb__TaskReport *r) {
     if (j && (j->loaded || j->held) && j->task->state == VG_TASK_QUEUED &&
         r->attempt > j->task->attempt.number && r->attempt < 1000000)
         vg_place_adopt(j, node, r->attempt, gpu_set(r->start));
+    if (j && vg_node_task_ending(j, r->attempt, node))
+        return;
     if (!j || !vg_task_is_current(j->task, r->attempt, node)) {
         fence(a, r);
         return;
@@ -242,7 +245,11 @@ static void take_report(struct vg_nodelink *a, Vg__Pb__TaskReport *r) {
         vg_job_cancel(j, VG_GRACE_USEC, j->task->reason_text);
     else if (r->state != VG__PB__TASK_REPORT__STATE__EXITED)
         vg_job_preempt_again(j);
-    if (r->state == VG__PB__TASK_REPORT__STATE__EXITED && r->exited)
+    bool exited = r->state == VG__PB__TASK_REPORT__STATE__EXITED && r->exited;
+    bool told = exited && (r->exited->never_ran || r->exited->log_round == c->log_round);
+    if (j->loaded && !told)
+        vg_node_task_ask_output(j); /* and its end comes after that */
+    if (exited && (told || !j->log_round))
         vg_node_task_exited(j, r->exited);
     else
         vg_job_changed(j);

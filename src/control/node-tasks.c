@@ -166,23 +166,55 @@ void vg_node_task_exited(struct vg_job *j, const Vg__Pb__TaskExited *x) {
     vg_job_end(j, x->status, reason, why_ended(j, x, why, sizeof why));
 }
 
+bool vg_node_task_ending(struct vg_job *j, uint32_t attempt, uint64_t node) {
+    if (!vg_task_is_ended(j->task) || j->task->attempt.number != attempt ||
+        j->task->last_node != node)
+        return false;
+    j->ack_exit = true;
+    return true;
+}
+
 void vg_agent_on_exited(struct vg_call *call) {
     const Vg__Pb__TaskExited *m = call->env->task_exited;
     struct vg_job *j = vg_job_get(call->ctl, m->task_id);
     uint64_t node = call->peer->agent->node->id;
     if (j && vg_task_is_current(j->task, m->attempt, node)) {
-        vg_node_task_exited(j, m);
+        if (j->log_round == m->log_round || !j->log_round)
+            vg_node_task_exited(j, m); /* else it crossed our asking, and is told again */
         return;
     }
-    if (j && vg_task_is_ended(j->task) && j->task->attempt.number == m->attempt &&
-        j->task->last_node == node) {
-        j->ack_exit = true; /* said twice while the store still writes the first */
+    if (j && vg_node_task_ending(j, m->attempt, node))
         return;
-    }
     vg_nodelink_exit_ack(call->ctl, node, m->task_id, m->attempt);
 }
 
 /* ------------------------------------------------------------------ output */
+
+static int open_log(struct vg_job *j) {
+    struct vg_control *c = j->ctl;
+    return j->log ? 0
+                  : vg_logfile_new(c->home.logs, j->task->id, j->task->attempt.number,
+                                   c->conf.limits.log_head_bytes, c->conf.limits.log_tail_bytes,
+                                   &j->log);
+}
+
+void vg_node_task_ask_output(struct vg_job *j) {
+    struct vg_nodelink *a = vg_nodelink_get(j->ctl, j->task->attempt.node);
+    uint64_t have = 0;
+    j->log_round = 0;
+    if (!a || !a->peer || !a->log_rounds || open_log(j) < 0 || vg_logfile_head(j->log, &have) < 0)
+        return;
+    VG_ENVELOPE(env);
+    Vg__Pb__LogAck m = VG__PB__LOG_ACK__INIT;
+    m.has_task_id = m.has_attempt = m.has_offset = m.has_round = 1;
+    m.task_id = j->task->id;
+    m.attempt = j->task->attempt.number;
+    m.offset = have;
+    m.round = j->log_round = j->ctl->log_round;
+    env.body_case = B(LOG_ACK);
+    env.log_ack = &m;
+    vg_peer_send(a->peer, 0, false, &env);
+}
 
 static void ack_log(struct vg_call *call, const Vg__Pb__LogAppend *m, uint64_t offset) {
     VG_ENVELOPE(env);
@@ -206,10 +238,7 @@ void vg_agent_on_log(struct vg_call *call) {
         ack_log(call, m, ack);
         return;
     }
-    int r = 0;
-    if (!j->log)
-        r = vg_logfile_new(c->home.logs, m->task_id, m->attempt, c->conf.limits.log_head_bytes,
-                           c->conf.limits.log_tail_bytes, &j->log);
+    int r = open_log(j);
     if (r >= 0)
         r = vg_logfile_append(j->log, m->offset, m->records.data, m->records.len, m->tail, &ack);
     if (r < 0)

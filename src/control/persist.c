@@ -115,6 +115,11 @@ void vg_persist_later(struct vg_job *j) {
     arm(c);
 }
 
+void vg_persist_sometime(struct vg_job *j) {
+    if (vg_list_empty(&j->dirty))
+        vg_list_push_back(&j->ctl->dirty, &j->dirty);
+}
+
 /* "k=v" lines. NULL: no memory. */
 static char *join_lines(const struct vg_strings *labels) {
     struct vg_buf b = {0};

@@ -8,6 +8,8 @@ struct vg_nodelink;
 
 /* The row will be written soon. */
 void vg_persist_later(struct vg_job *j);
+/* Likewise, but not before the next round of housekeeping: the store has just failed. */
+void vg_persist_sometime(struct vg_job *j);
 /* Written at once; then cb(job, result). `sync` as the store has it. While it is under way the job
    must not be freed. -errno: not queued, cb will not run. */
 int vg_persist_now(struct vg_job *j, enum vg_store_sync sync,
@@ -19,8 +21,9 @@ void vg_persist_news(struct vg_job *j);
 void vg_persist_write(struct vg_job *j);
 void vg_persist_flush(struct vg_control *c); /* hands everything that is dirty to the store */
 void vg_persist_node(struct vg_nodelink *a, enum vg_store_sync sync);
-/* The node may hold tasks from now on: when that is durable it is `kept`, and only then it gets any.
-   Else a loss of power could make us forget a node that runs something, and run it elsewhere. */
+/* The node may hold tasks from now on: when that is durable it is `kept`, and only then it gets
+   any. Else a loss of power could make us forget a node that runs something, and run it elsewhere.
+ */
 void vg_persist_node_kept(struct vg_nodelink *a);
 /* Labels as the store keeps them: "k=v" lines. */
 int vg_persist_set_labels(struct vg_nodelink *a, const char *lines);

@@ -1,9 +1,9 @@
 /* Carrying out what the scheduling engine decides.
 
    What always holds: a first attempt is started at once; a later one only after the store has its
-   number (COMMIT). What an earlier life left in the queue goes on one number higher, so that no two
-   lives of the control plane use the same number twice. The members of
-   a gang are all placed before the first of them is told to start. */
+   number, as surely as it has the task. What an earlier life left in the queue goes on one number
+   higher, so that no two lives of the control plane use the same number twice. The members of a
+   gang are all placed before the first of them is told to start. */
 #include "control/place.h"
 
 #include "base/cleanup.h"
@@ -118,7 +118,8 @@ static void store_attempt(void *user) {
     struct vg_job *j = user;
     uint32_t number = j->task->attempt.number;
     j->again = NULL;
-    int r = vg_persist_now(j, VG_STORE_COMMIT, attempt_stored, number);
+    enum vg_store_sync sync = j->task->durable ? VG_STORE_DURABLE : VG_STORE_COMMIT;
+    int r = vg_persist_now(j, sync, attempt_stored, number);
     if (r < 0)
         attempt_stored(j, number, r);
 }

@@ -47,6 +47,7 @@ struct vg_w_keeper {
     bool lost; /* killed for want of a lease */
     uint32_t next_record;
     uint64_t log_sent, log_acked, head_limit, tail_limit;
+    uint32_t log_round;
     bool log_tail, log_tail_begun, told_exit, told_run;
     struct vg_list to_agent, from_agent; /* packets under way */
     uint64_t to_at, from_at;
@@ -137,9 +138,11 @@ static size_t report(struct vg_w_keeper *k, uint8_t *out, size_t cap) {
         e.ended_usec = k->ended_wall;
         e.out_end = r.out_end;
         e.never_ran = k->started_wall == 0;
-        e.has_reason = k->lost;
-        e.reason = k->lost ? VG_LOST : 0;
+        e.has_reason = k->lost && k->status == 128 + SIGKILL;
+        e.reason = e.has_reason ? VG_LOST : 0;
         e.text = k->text;
+        e.has_log_round = k->log_round != 0;
+        e.log_round = k->log_round;
         r.exited = &e;
     }
     if (vg__pb__task_report__get_packed_size(&r) > cap)
@@ -218,6 +221,13 @@ static void send_log(struct vg_w_keeper *k) {
         tell(k, &head, k->attempt->out + k->log_sent);
         k->log_sent += n;
     }
+}
+
+/* virgad has lost what it had beyond `offset`. */
+static void again(struct vg_w_keeper *k, uint64_t offset, uint32_t round) {
+    k->log_round = round;
+    k->log_sent = k->log_acked = k->attempt ? seek(k->attempt, offset) : 0;
+    k->log_tail = k->log_tail_begun = k->told_exit = false;
 }
 
 /* Output first, the end when all of it is acknowledged. */
@@ -418,7 +428,9 @@ static void from_agent(void *node, uint64_t serial) {
     case VG_K_LOG_ACK:
         if (!mine)
             break;
-        if (p->head.a) {
+        if (p->head.a > 1) {
+            again(k, p->head.b, (uint32_t)p->head.a);
+        } else if (p->head.a) {
             k->log_sent = k->log_acked;
             if (vg_plant_is(VG_PLANT_LOG_OFFSET) && k->attempt)
                 k->log_sent += whole(k->attempt, k->log_sent, 900);

@@ -511,7 +511,8 @@ void vg_w_net_gone(struct vg_w_proc *p, bool silent) {
         size_t n = 0;
         vg_list_for_each (x, &mine->out)
             n++;
-        drop_out(mine, silent ? (size_t)vg_w_between(&far_machine(l)->net, 0, n) : n);
+        if (!l->broken) /* else they are lost already, and the reset is under way */
+            drop_out(mine, silent ? (size_t)vg_w_between(&far_machine(l)->net, 0, n) : n);
         /* Of a machine without power nothing is heard: a node's agent notices by the silence, a
            client that only waits by its probes. */
         bool told = !silent || l->local || (c->side == 1 && !l->node);

@@ -132,7 +132,7 @@ static struct vg_w_attempt *attempt_of(struct vg_w_task *t, uint32_t number) {
 static void check_output(const struct vg_w_task *t, const struct vg_w_attempt *a) {
     struct vg_logread at = {0};
     struct vg_buf b = {0};
-    if (planned(VG_FAULT_FULL_DISK))
+    if (planned(VG_FAULT_FULL_DISK) || a->keeper_lost)
         return;
     while (vg_logread_next(vg_w_logs(), t->id, a->number, &at, &b, 65536) > 0)
         ;
@@ -152,7 +152,7 @@ static void check_output(const struct vg_w_task *t, const struct vg_w_attempt *a
 }
 
 /* A reason that is nobody's fault here: what the plan does can bring it about. */
-static bool excused(const struct vg_w_task *t, int32_t status, uint32_t reason) {
+static bool excused(const struct vg_w_task *t, int32_t status, uint32_t reason, const char *text) {
     bool lost = reason == VG_LOST || (!reason && status == vg_reason_exit(VG_LOST));
     bool full = reason == VG_DISK_FULL || reason == VG_INTERNAL || reason == VG_NO_CAPACITY ||
                 (!reason && status == 125);
@@ -160,7 +160,8 @@ static bool excused(const struct vg_w_task *t, int32_t status, uint32_t reason) 
         return true;
     /* Whoever waits at a terminal is told, and decides for himself whether to run it again. */
     bool waits = t->plan->interactive && reason;
-    return waits || (lost && vg_w->plan->n_faults > 5) || (full && planned(VG_FAULT_FULL_DISK));
+    bool gave_up = lost && text && strstr(text, "gave up after");
+    return waits || gave_up || (full && planned(VG_FAULT_FULL_DISK));
 }
 
 void vg_w_truth_told(struct vg_w_task *t, int32_t status, uint32_t reason, uint32_t number,
@@ -172,7 +173,7 @@ void vg_w_truth_told(struct vg_w_task *t, int32_t status, uint32_t reason, uint3
     if (t->told && t->told_status != status && !t->plan->interactive)
         vg_w_violate("wrong-end", "task %d: first its status was %d, then %d", t->index,
                      t->told_status, status);
-    else if (!by_itself && !excused(t, status, reason))
+    else if (!by_itself && !excused(t, status, reason, text))
         vg_w_violate("wrong-end",
                      "task %d: told status %d (reason %u, %s) of attempt %u, in truth %s", t->index,
                      status, reason, text ? text : "", number,
