@@ -97,21 +97,11 @@ static struct etask *next_pinned(struct vg_eng *e) {
 
 /* --- shapes --- */
 
-/* The room that woke it is gone again, and nothing else was gained. */
-static bool too_late(const struct vg_eng *e, const struct shape *s) {
-    const struct enode *n = s->waker ? e->node[s->waker - 1] : NULL;
-    return s->waker && (!n || !vg_fit_now(s->fit, n));
-}
-
 /* Tries the shape's head. Starting it is either *single, or several decisions in `out`. */
 static void try_shape(struct vg_eng *e, struct shape *s, struct etask **single) {
     struct etask *t = s->root->head;
     enum vg_eng_code code = VG_ENG_BUSY;
     struct spot at;
-    if (too_late(e, s)) {
-        vg_shape_sleep(e, s, s->code);
-        return;
-    }
     struct etenant *full = vg_tenant_at_limit(e, t->tenant, s->fit, s->members);
     if (full) {
         vg_bough_cap(e, vg_lane_find(e, full, s));

@@ -239,12 +239,12 @@ uint64_t vg_learn_upper(const struct vg_eng *e, const struct etask *t) {
     return at_quantile(e, t, UPPER, 1);
 }
 
-/* What it has run already is the best hint at how long it goes on: never less than a quarter of it.
+/* What it has run already is the best hint at how long it goes on: never less than half of it.
    (Halving what is left of a bin over and over would come to nothing, and be asked for all the
    time.) */
 uint64_t vg_learn_expect_given(const struct vg_eng *e, const struct etask *t, uint64_t ran_usec) {
     double p[BINS], mean, spread;
-    uint64_t least = ran_usec + VG_MAX(ran_usec / 4, VG_USEC), whole = ran_usec + ran_usec / 2;
+    uint64_t least = ran_usec + VG_MAX(ran_usec / 2, VG_USEC), whole = least;
     if (!ran_usec)
         return vg_learn_expect(e, t);
     if (steady(e, t, &mean, &spread) && from_log2(mean) > ran_usec)

@@ -12,7 +12,7 @@
 #define GAIN_PART                                                                   \
     8 /* a promise moves when the wait becomes shorter by more than this part of it \
        */
-#define CREDIT_EVENT 4       /* nodes that may be looked at for each task that begins or ends, */
+#define CREDIT_EVENT 2       /* nodes that may be looked at for each task that begins or ends, */
 #define CREDIT_SEC 2         /*   and for each second, */
 #define CREDIT_MAX (1 << 13) /*   saved up to this: so promises cost a bounded part of the time */
 #define LOOKS_MAX 64         /* (promise, freed node) pairs looked at in one tick */

@@ -10,8 +10,9 @@
 
 #define STEPS_MAX \
     2048 /* ends looked at for one place; for several, so many for each, up to 8 times */
-#define LOOKS_MAX 256 /* nodes looked at for one place */
-#define SOON VG_USEC  /* a task past its expected end is expected to end then */
+#define LOOKS_MAX 256  /* nodes looked at for one place */
+#define STEPS_A_LOOK 4 /* that cost as much as looking at a node */
+#define SOON VG_USEC   /* a task past its expected end is expected to end then */
 
 static uint64_t after(uint64_t at, uint64_t usec) {
     return usec > VG_ENG_NEVER - at ? VG_ENG_NEVER : at + usec;
@@ -141,7 +142,7 @@ struct found {
     struct opening *o;
     size_t n, max;
     struct opening *scratch; /* of one node */
-    size_t looks;
+    size_t looks, steps;     /* at nodes; along the heap of ends */
 };
 
 static void sift_down(struct found *f, size_t at, struct opening x) {
@@ -239,6 +240,7 @@ static void consider_ends(const struct vg_eng *e, const struct ask *a, struct fo
         consider(e, a, f, p->heap[i].task->node);
         push_index(p, index, &n, 2 * i + 1);
         push_index(p, index, &n, 2 * i + 2);
+        f->steps++;
     }
 }
 
@@ -279,7 +281,7 @@ size_t vg_search(const struct vg_eng *e, const struct ask *a, struct opening *re
     consider_ends(e, a, &f, index, steps);
     if (f.n < f.max)
         consider_rest(e, a, &f);
-    *looks = f.looks;
+    *looks = f.looks + f.steps / STEPS_A_LOOK;
     if (f.n < f.max)
         return 0;
     qsort(ret, f.n, sizeof *ret, by_time);

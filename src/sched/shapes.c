@@ -193,13 +193,25 @@ bool vg_shape_before(const struct shape *a, const struct shape *b) {
     return vg_bough_before(a->root, b->root);
 }
 
+/* The room that woke it is gone again, and nothing else was gained. */
+static bool too_late(const struct vg_eng *e, const struct shape *s) {
+    const struct enode *n = s->waker ? e->node[s->waker - 1] : NULL;
+    return s->waker && (!n || !vg_fit_now(s->fit, n));
+}
+
+/* Those that come too late go back to sleep on the way, before their order is worked out. */
 struct shape *vg_shapes_best(struct vg_eng *e) {
     struct shape *best = NULL;
-    for (uint32_t i = 0; i < e->n_ready; i++) {
+    for (uint32_t i = 0; i < e->n_ready;) {
         struct shape *s = e->ready[i];
+        if (too_late(e, s)) {
+            vg_shape_sleep(e, s, s->code); /* another takes its place in `ready` */
+            continue;
+        }
         vg_lanes_flush(e, s);
         if (!best || vg_shape_before(s, best))
             best = s;
+        i++;
     }
     return best;
 }
