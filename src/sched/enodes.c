@@ -379,6 +379,7 @@ void vg_place_done(struct vg_eng *e) {
     vg_names_done(&e->place->classes);
     vg_mix_free(e->place->mix);
     free(e->place->log);
+    free(e->place->glance);
     free(e->place->aside);
     free(vg_take_ptr(e->place));
 }

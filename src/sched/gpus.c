@@ -49,18 +49,6 @@ void vg_node_hold(struct enode *n, const struct fit *f, uint64_t gpus, int sign)
     }
 }
 
-bool vg_gpus_linked(const struct enode *n, uint64_t gpus) {
-    uint32_t island = 0;
-    for (uint32_t i = 0; i < n->n_gpus; i++) {
-        if (!(gpus >> n->gpu[i].index & 1))
-            continue;
-        if (!n->gpu[i].island || (island && n->gpu[i].island != island))
-            return false;
-        island = n->gpu[i].island;
-    }
-    return true;
-}
-
 static bool whole(const struct fit *f, const struct egpu *g) {
     return !g->bad && g->tasks == 0 && g->mem >= f->res.gpu_mem_bytes;
 }
@@ -139,6 +127,15 @@ static uint64_t spread(const struct fit *f, const struct enode *n, uint32_t coun
         most->n = 0;
     }
     return set;
+}
+
+uint32_t vg_gpus_linked(const struct fit *f, const struct enode *n) {
+    struct group g[VG_NODE_GPUS_MAX];
+    size_t groups = group_free(f, n, true, g);
+    uint32_t most = 0;
+    for (size_t i = 0; i < groups; i++)
+        most = VG_MAX(most, g[i].n);
+    return most;
 }
 
 static uint64_t whole_set(const struct fit *f, const struct enode *n) {

@@ -13,7 +13,11 @@
 #define RESCORE_MIN 256             /* nodes that are scored again at a time after a new mix, */
 #define RESCORE_PART 16             /* or this part of all */
 #define TIES_MAX 64                 /* equally good nodes that are looked at for cached bytes */
+#define AHEAD 8                     /* log entries that are fetched before they are needed */
 #define RANK_SHIFT 56
+
+#define WAYS 8
+#define ROUNDS_MAX 12 /* 8^11 nodes */
 
 struct fit_index {
     struct fit *fit;
@@ -22,15 +26,37 @@ struct fit_index {
     uint64_t mix;        /* version of the mix that scores are made with, */
     uint32_t stale;      /* from this slot on not yet */
     enum vg_eng_placing placing;
-    uint32_t leaves; /* a power of two */
-    uint32_t *best;  /* [1]: the best of all; [i]: of those below 2i and 2i + 1 */
-    int64_t *key;    /* by slot; VG_INDEX_NONE: no room */
+    uint32_t slots;  /* room for so many nodes */
+    uint32_t rounds; /* key[rounds][0] is the best of all */
+    size_t bytes;
+    int64_t *key[ROUNDS_MAX]; /* [0]: by slot, VG_INDEX_NONE where there is no room; [k][i]: the
+                                 best of [k-1][8i .. 8i+7]; [0] owns the memory of all */
 };
 
 /* --- the log --- */
 
+static struct glance glance_at(const struct enode *n) {
+    struct glance g = {.cpu = n->cpu_free,
+                       .mem = n->mem_free,
+                       .class_no = n->class_no,
+                       .whole = (uint8_t)n->whole_free,
+                       .open = n->usable && n->n_tasks < n->max_tasks};
+    for (uint32_t i = 0; i < n->n_gpus; i++)
+        if (!n->gpu[i].bad && n->gpu[i].free_milli > g.milli)
+            g.milli = (int16_t)n->gpu[i].free_milli;
+    return g;
+}
+
+/* Whether it surely has no room for the fit; what may have is looked at closely. */
+static bool surely_full(const struct fit *f, const struct glance *g) {
+    return !g->open || g->cpu < (int64_t)f->res.cpu_milli || g->whole < f->res.gpus ||
+           g->milli < (int32_t)f->res.gpu_milli || g->mem < (int64_t)f->res.mem_bytes ||
+           (g->class_no && g->class_no < f->n_rank && f->rank[g->class_no] == UINT8_MAX);
+}
+
 void vg_index_log(struct vg_eng *e, const struct enode *n) {
     struct fit_world *w = e->place;
+    w->glance[n->at] = glance_at(n);
     w->log[w->log_head++ & (w->log_cap - 1)] = n->at;
 }
 
@@ -45,6 +71,10 @@ int vg_index_log_room(struct vg_eng *e, size_t nodes) {
     if (!log)
         return -ENOMEM;
     w->log = log;
+    struct glance *glance = vg_realloc(w->glance, cap / 2 * sizeof *glance);
+    if (!glance)
+        return -ENOMEM;
+    w->glance = glance;
     w->log_cap = cap;
     w->log_head += 2 * cap; /* whoever comes is too far behind */
     return 0;
@@ -59,34 +89,57 @@ int64_t vg_index_key(const struct vg_eng *e, const struct fit *f, const struct e
     return rank ? ((int64_t)rank << RANK_SHIFT) + vg_score(e, f, n) : VG_INDEX_NONE;
 }
 
-static uint32_t winner(const struct fit_index *x, uint32_t i) {
-    uint32_t l = 2 * i, r = l + 1;
-    uint32_t a = l >= x->leaves ? l - x->leaves : x->best[l];
-    uint32_t b = r >= x->leaves ? r - x->leaves : x->best[r];
-    return x->key[b] < x->key[a] ? b : a;
+static int64_t best_of(const int64_t *k) {
+    int64_t m = k[0];
+    for (int i = 1; i < WAYS; i++)
+        m = VG_MIN(m, k[i]);
+    return m;
 }
 
 static void set_key(struct fit_index *x, uint32_t slot, int64_t key) {
-    if (x->key[slot] == key)
+    uint32_t i = slot;
+    if (x->key[0][i] == key)
         return;
-    x->key[slot] = key;
-    for (uint32_t i = (slot + x->leaves) / 2; i; i /= 2) {
-        uint32_t was = x->best[i];
-        x->best[i] = winner(x, i);
-        if (x->best[i] == was && was != slot)
-            break;
+    x->key[0][i] = key;
+    for (uint32_t r = 0; r < x->rounds; r++) {
+        int64_t best = best_of(x->key[r] + (i & ~(WAYS - 1u)));
+        i /= WAYS;
+        if (x->key[r + 1][i] == best)
+            return;
+        x->key[r + 1][i] = best;
     }
 }
 
+/* The first slot among the best; only when there is any. */
+static uint32_t best_slot(const struct fit_index *x) {
+    uint32_t i = 0;
+    for (uint32_t r = x->rounds; r-- > 0;) {
+        i *= WAYS;
+        while (x->key[r][i] != x->key[x->rounds][0])
+            i++;
+    }
+    return i;
+}
+
+static int64_t key_at(const struct vg_eng *e, const struct fit *f, uint32_t slot) {
+    if (slot >= e->n_nodes || !e->node[slot] || surely_full(f, &e->place->glance[slot]))
+        return VG_INDEX_NONE;
+    return vg_index_key(e, f, e->node[slot]);
+}
+
 static void rescore(struct vg_eng *e, struct fit_index *x, uint32_t slot) {
-    set_key(x, slot, vg_index_key(e, x->fit, slot < e->n_nodes ? e->node[slot] : NULL));
+    set_key(x, slot, key_at(e, x->fit, slot));
 }
 
 static void score_all(struct vg_eng *e, struct fit_index *x) {
-    for (uint32_t i = 0; i < x->leaves; i++)
-        x->key[i] = i < e->n_nodes ? vg_index_key(e, x->fit, e->node[i]) : VG_INDEX_NONE;
-    for (uint32_t i = x->leaves - 1; i; i--)
-        x->best[i] = winner(x, i);
+    uint32_t n = x->slots;
+    for (uint32_t i = 0; i < n; i++)
+        x->key[0][i] = key_at(e, x->fit, i);
+    for (uint32_t r = 0; r < x->rounds; r++) {
+        n = (n + WAYS - 1) / WAYS;
+        for (uint32_t i = 0; i < n; i++)
+            x->key[r + 1][i] = best_of(x->key[r] + i * WAYS);
+    }
     x->cursor = e->place->log_head;
     x->placing = e->conf.placing;
     x->mix = vg_mix_version(e->place->mix);
@@ -95,40 +148,53 @@ static void score_all(struct vg_eng *e, struct fit_index *x) {
 
 /* --- memory --- */
 
-static size_t bytes_of(uint32_t leaves) {
-    return sizeof(struct fit_index) + leaves * (sizeof(int64_t) + sizeof(uint32_t));
-}
-
 void vg_index_free(struct vg_eng *e, struct fit_index *x) {
     if (!x)
         return;
-    e->place->index_bytes -= bytes_of(x->leaves);
+    e->place->index_bytes -= x->bytes;
     vg_list_remove(&x->link);
     x->fit->index = NULL;
-    free(x->best);
-    free(x->key);
+    free(x->key[0]);
     free(x);
 }
 
+static size_t whole_rounds(size_t n) {
+    return (n + WAYS - 1) / WAYS * WAYS;
+}
+
+/* Keys of all rounds in one piece; what lies beyond the nodes is VG_INDEX_NONE. */
+static int lay_out(struct fit_index *x) {
+    size_t from[ROUNDS_MAX] = {0}, n = x->slots, all = 0;
+    for (x->rounds = 0;; x->rounds++) {
+        from[x->rounds] = all;
+        all += whole_rounds(n);
+        if (n == 1)
+            break;
+        n = (n + WAYS - 1) / WAYS;
+    }
+    x->bytes = sizeof *x + all * sizeof(int64_t);
+    x->key[0] = vg_alloc(all * sizeof(int64_t));
+    if (!x->key[0])
+        return -ENOMEM;
+    for (size_t i = 0; i < all; i++)
+        x->key[0][i] = VG_INDEX_NONE;
+    for (uint32_t r = 1; r <= x->rounds; r++)
+        x->key[r] = x->key[0] + from[r];
+    return 0;
+}
+
 static struct fit_index *make(struct vg_eng *e, struct fit *f) {
-    uint32_t leaves = 2;
-    while (leaves < e->n_nodes)
-        leaves *= 2;
     struct fit_index *x = vg_alloc(sizeof *x);
     if (!x)
         return NULL;
-    x->best = vg_alloc(leaves * sizeof *x->best);
-    x->key = vg_alloc(leaves * sizeof *x->key);
-    if (!x->best || !x->key) {
-        free(x->best);
-        free(x->key);
+    x->slots = (uint32_t)whole_rounds(e->n_nodes + e->n_nodes / 8 + 1); /* some may come */
+    if (lay_out(x) < 0) {
         free(x);
         return NULL;
     }
     x->fit = f;
-    x->leaves = leaves;
     vg_list_push_back(&e->place->indexes, &x->link);
-    e->place->index_bytes += bytes_of(leaves);
+    e->place->index_bytes += x->bytes;
     score_all(e, x);
     return f->index = x;
 }
@@ -140,6 +206,22 @@ static void make_room(struct vg_eng *e, const struct fit_index *keep) {
 }
 
 /* --- up to date --- */
+
+static void follow_log(struct vg_eng *e, struct fit_index *x) {
+    const struct fit_world *w = e->place;
+    size_t mask = w->log_cap - 1;
+    while (x->cursor != w->log_head) {
+        if (w->log_head - x->cursor > AHEAD) {
+            uint32_t soon = w->log[(x->cursor + AHEAD) & mask];
+            __builtin_prefetch(&x->key[0][soon]);
+            __builtin_prefetch(&w->glance[soon]);
+        }
+        uint32_t slot = w->log[x->cursor++ & mask];
+        bool again = x->cursor != w->log_head && w->log[x->cursor & mask] == slot;
+        if (!again)
+            rescore(e, x, slot);
+    }
+}
 
 static void follow_mix(struct vg_eng *e, struct fit_index *x) {
     if (x->mix != vg_mix_version(e->place->mix)) {
@@ -156,7 +238,7 @@ static void follow_mix(struct vg_eng *e, struct fit_index *x) {
 /* The index of a fit as of now; NULL: no memory. */
 static struct fit_index *ready(struct vg_eng *e, struct fit *f) {
     struct fit_index *x = f->index;
-    if (x && x->leaves < e->n_nodes) {
+    if (x && x->slots < e->n_nodes) {
         vg_index_free(e, x);
         x = NULL;
     }
@@ -171,8 +253,7 @@ static struct fit_index *ready(struct vg_eng *e, struct fit *f) {
         score_all(e, x);
         return x;
     }
-    for (; x->cursor != e->place->log_head; x->cursor++)
-        rescore(e, x, e->place->log[x->cursor & (e->place->log_cap - 1)]);
+    follow_log(e, x);
     follow_mix(e, x);
     return x;
 }
@@ -193,27 +274,27 @@ struct ties {
 };
 
 /* The first of those that are as good as the best and hold the environment's bytes. */
-static struct enode *cached_tie(struct ties *t, uint32_t i) {
-    bool leaf = i >= t->x->leaves;
-    uint32_t slot = leaf ? i - t->x->leaves : t->x->best[i];
-    if (!t->left || t->x->key[slot] != t->x->key[t->x->best[1]])
+static struct enode *cached_tie(struct ties *t, uint32_t round, uint32_t i) {
+    const struct fit_index *x = t->x;
+    if (!t->left || x->key[round][i] != x->key[x->rounds][0])
         return NULL;
-    if (leaf) {
+    if (round == 0) {
         t->left--;
-        struct enode *n = t->e->node[slot];
+        struct enode *n = t->e->node[i];
         return vg_map_get_u64(&n->cached, t->env) ? n : NULL;
     }
-    struct enode *n = cached_tie(t, 2 * i);
-    return n ? n : cached_tie(t, 2 * i + 1);
+    struct enode *n = NULL;
+    for (uint32_t k = 0; k < WAYS && !n; k++)
+        n = cached_tie(t, round - 1, i * WAYS + k);
+    return n;
 }
 
 static struct enode *root_of(const struct vg_eng *e, const struct fit_index *x, uint64_t env) {
-    uint32_t slot = x->best[1];
-    if (x->key[slot] == VG_INDEX_NONE)
+    if (x->key[x->rounds][0] == VG_INDEX_NONE)
         return NULL;
     struct ties t = {.e = e, .x = x, .env = env, .left = TIES_MAX};
-    struct enode *n = env ? cached_tie(&t, 1) : NULL;
-    return n ? n : e->node[slot];
+    struct enode *n = env ? cached_tie(&t, x->rounds, 0) : NULL;
+    return n ? n : e->node[best_slot(x)];
 }
 
 /* Puts a node aside that is not allowed, for this search. */
@@ -296,23 +377,23 @@ int vg_fit_find_plain(struct vg_eng *e, struct fit *f, const struct shape *who, 
     return best.node != NULL;
 }
 
-static int each_below(const struct vg_eng *e, const struct fit_index *x, uint32_t i,
+static int each_below(const struct vg_eng *e, const struct fit_index *x, uint32_t round, uint32_t i,
                       int (*fn)(void *arg, struct enode *n), void *arg) {
-    bool leaf = i >= x->leaves;
-    uint32_t slot = leaf ? i - x->leaves : x->best[i];
-    if (x->key[slot] == VG_INDEX_NONE)
+    if (x->key[round][i] == VG_INDEX_NONE)
         return 0;
-    if (leaf)
-        return fn(arg, e->node[slot]);
-    int r = each_below(e, x, 2 * i, fn, arg);
-    return r ? r : each_below(e, x, 2 * i + 1, fn, arg);
+    if (round == 0)
+        return fn(arg, e->node[i]);
+    int r = 0;
+    for (uint32_t k = 0; k < WAYS && r == 0; k++)
+        r = each_below(e, x, round - 1, i * WAYS + k, fn, arg);
+    return r;
 }
 
 int vg_index_each(struct vg_eng *e, struct fit *f, int (*fn)(void *arg, struct enode *n),
                   void *arg) {
     const struct fit_index *x = ready(e, f);
     if (x)
-        return each_below(e, x, 1, fn, arg);
+        return each_below(e, x, x->rounds, 0, fn, arg);
     int r = 0;
     for (size_t i = 0; i < e->n_nodes && r == 0; i++)
         if (e->node[i] && vg_fit_now(f, e->node[i]) && vg_fit_belongs(e, f, e->node[i]))

@@ -20,7 +20,9 @@
 #define TOGETHER 5.0    /* how much rarer a place for several cards is than one for one */
 #define FADE 1.0001     /* each request weighs this much more than the one before */
 #define FADE_RESET 1e12 /* weights are scaled down before they lose precision */
-#define RENEW_MIN 32    /* requests until worth is computed again: an eighth of those seen, */
+#define SAME_CARD 5.0   /* worth that differs by less everywhere is the same: */
+#define SAME_RATIO 0.02 /* scores of all nodes need not be made anew */
+#define RENEW_MIN 2     /* requests until worth is computed again: half of those seen, */
 #define RENEW_MAX 2048  /* within these */
 
 struct kind {
@@ -161,6 +163,30 @@ static bool names_models(const struct mix *m) {
     return false;
 }
 
+static bool near(double a, double b) {
+    double d = a > b ? a - b : b - a;
+    return d <= SAME_RATIO * (a > b ? a : b);
+}
+
+static bool same(const struct worth *a, const struct worth *b) {
+    for (uint32_t r = 0; r <= 1000; r++)
+        if (a->card[r] - b->card[r] > SAME_CARD || b->card[r] - a->card[r] > SAME_CARD)
+            return false;
+    for (uint32_t k = 0; k <= VG_NODE_GPUS_MAX; k++)
+        if (a->whole[k] - b->whole[k] > SAME_CARD || b->whole[k] - a->whole[k] > SAME_CARD)
+            return false;
+    return near(a->cpu_per_milli, b->cpu_per_milli) && near(a->mem_per_milli, b->mem_per_milli);
+}
+
+static bool same_all(const struct mix *m, const struct worth *w, uint32_t n) {
+    if (m->n_worth != n)
+        return false;
+    for (uint32_t i = 0; i < n; i++)
+        if (!same(&m->worth[i], &w[i]))
+            return false;
+    return true;
+}
+
 /* Without memory what was known stays. */
 static void renew(struct fit_world *w) {
     struct mix *m = w->mix;
@@ -175,6 +201,10 @@ static void renew(struct fit_world *w) {
     for (uint32_t i = 0; i < n; i++) {
         sum_up(w, i, s);
         compute(s, &worth[i]);
+    }
+    if (same_all(m, worth, n)) {
+        free(worth);
+        return;
     }
     free(m->worth);
     m->worth = worth;
@@ -203,7 +233,7 @@ void vg_score_note(struct vg_eng *e, const struct fit *f) {
     if (m->weight > FADE_RESET)
         scale_down(m);
     m->seen++;
-    if (++m->since >= VG_MIN(VG_MAX(m->seen / 8, RENEW_MIN), RENEW_MAX))
+    if (++m->since >= VG_MIN(VG_MAX(m->seen / 2, RENEW_MIN), RENEW_MAX))
         renew(e->place);
 }
 

@@ -28,6 +28,15 @@ struct worth {
     double cpu_per_milli, mem_per_milli; /* that go along with a thousandth of a GPU; 0: unknown */
 };
 
+/* What most often says that a node has no room, side by side for all nodes. */
+struct glance {
+    int64_t cpu, mem;
+    uint32_t class_no;
+    int16_t milli; /* left of the card with the most */
+    uint8_t whole; /* free cards */
+    bool open;     /* takes tasks at all */
+};
+
 struct fit_world {
     struct names racks, models, classes;
     struct vg_map fits;  /* hash -> struct fit, further ones by fit.same */
@@ -35,7 +44,8 @@ struct fit_world {
     uint32_t n_idle;
     struct vg_list indexes; /* fit_index.link, longest unused first */
     size_t index_bytes;
-    uint32_t *log; /* owned; a ring of enode.at: which nodes changed, in order */
+    struct glance *glance; /* owned; by slot, as many as log_cap / 2 */
+    uint32_t *log;         /* owned; a ring of enode.at: which nodes changed, in order */
     size_t log_cap;
     uint64_t log_head;
     uint64_t layout;       /* counts changes of what nodes are, not of what is free on them */
@@ -62,8 +72,8 @@ int32_t vg_card_room(const struct egpu *g);
 bool vg_card_takes_share(const struct fit *f, const struct egpu *g);
 /* Adds (sign 1) or takes back (-1) what a member holds; `gpus` may name cards that are gone. */
 void vg_node_hold(struct enode *n, const struct fit *f, uint64_t gpus, int sign);
-/* Whether those cards reach each other by NVLink. */
-bool vg_gpus_linked(const struct enode *n, uint64_t gpus);
+/* The most free cards that reach each other by NVLink. */
+uint32_t vg_gpus_linked(const struct fit *f, const struct enode *n);
 uint64_t vg_place_random(struct fit_world *w);
 
 /* mix.c */

@@ -153,7 +153,6 @@ int64_t vg_score(const struct vg_eng *e, const struct fit *f, const struct enode
         return -left;
     if (e->conf.placing != VG_ENG_LEAST_STRANDED)
         return left;
-    bool ok;
-    bool apart = f->res.gpus > 1 && n->linked && !vg_gpus_linked(n, vg_fit_gpus(e, f, n, &ok));
+    bool apart = f->res.gpus > 1 && n->linked && vg_gpus_linked(f, n) < f->res.gpus;
     return stranded(e, f, n) + left + (apart ? APART : 0);
 }
