@@ -85,6 +85,7 @@ struct run {
     uint64_t unsent_signals; /* came while there was no channel; bit n - 1: to the process, bit
                                 n + 31: to the group */
     char end_text[VG_ERR_MAX];
+    bool end_refused; /* it did not end by itself: end_text is said even to those who want quiet */
     uint64_t give_up_at, retry_at, retry_usec;
     bool said_lost;
 };

@@ -441,6 +441,11 @@ void run_requeued(struct run *r) {
         begin_anew(r); /* else what the old channel still holds comes first */
 }
 
+static void say_end(struct run *r) {
+    if (r->end_text[0] && (r->end_refused || !r->quiet))
+        run_say(r, "%s", r->end_text);
+}
+
 static void on_exit_frame(struct run *r, struct run_chan *c, const uint8_t *p, size_t n) {
     if (r->patient) {
         chan_flush(r, c); /* the last acknowledgement */
@@ -448,16 +453,16 @@ static void on_exit_frame(struct run *r, struct run_chan *c, const uint8_t *p, s
     } else {
         r->exited = true;
     }
-    if (!r->ended)
-        r->status = (int32_t)vg_get32(p);
+    run_tty_restore(r);
+    if (r->ended && r->patient)
+        return; /* all is said */
     size_t len = VG_MIN(n - 16, sizeof(r->end_text) - 1);
     memcpy(r->end_text, p + 16, len);
     r->end_text[len] = 0;
-    uint32_t reason = vg_get32(p + 12);
-    run_tty_restore(r);
-    if (r->end_text[0] && (reason || !r->quiet))
-        run_say(r, "%s", r->end_text);
-    r->end_text[0] = 0; /* said */
+    r->end_refused = vg_get32(p + 12) != 0;
+    r->status = (int32_t)vg_get32(p);
+    if (!r->patient) /* else the control plane may know better what it meant */
+        say_end(r);
 }
 
 static bool small_frame(struct run *r, struct run_chan *c, unsigned kind, const uint8_t *p,
@@ -728,8 +733,8 @@ static void drop_broken(struct run *r) {
     if (r->chan[0].fd < 0 && r->ended && !r->exited && (!r->detach || r->follow)) {
         r->exited =
             true; /* it ended without a keeper: cancelled in the queue, or its node was lost */
-        if (r->end_text[0] && !r->attempt_over)
-            run_say(r, "%s", r->end_text);
+        r->end_refused |= !r->attempt_over;
+        say_end(r);
     }
 }
 

@@ -192,7 +192,8 @@ static int on_event(struct run *r, const Vg__Pb__RunEvent *ev, struct vg_err *er
     case VG__PB__RUN_EVENT__KIND__ENDED:
         r->ended = true;
         r->status = ev->status;
-        if (ev->text)
+        r->end_refused |= ev->reason != 0;
+        if (ev->text && *ev->text)
             snprintf(r->end_text, sizeof(r->end_text), "%s", ev->text);
         break;
     default:

@@ -69,8 +69,9 @@ void vg_job_preempt_again(struct vg_job *j) {
 
 void vg_job_give_way(struct vg_job *j, int32_t status) {
     const Vg__Pb__TaskSpec *spec = j->task->spec;
+    const char *because = j->task->reason_text;
     vg_auto_free char *why =
-        vg_strdup(j->task->reason_text ? j->task->reason_text : "it had to give way");
+        vg_fmt("it had to give way%s%s", because ? ": " : "", because ? because : "");
     if (spec->interactive && !spec->detached && j->task->state == VG_TASK_RUNNING)
         vg_job_end(j, status, VG_OK, why);
     else
