@@ -59,14 +59,14 @@ static const char *check_bough(const struct bough *b, uint64_t *n) {
     if (own)
         best = vg_container_of(own, struct etask, in_lane);
     for (uint32_t i = 0; i < b->n_child; i++) {
-        const struct bough *c = b->child[i];
+        const struct bough *c = b->child[i].bough;
         if (c->parent != b || c->at != i || c->capped || !c->head)
             return "a heap holds a bough that is not in it";
-        if (i && vg_bough_before(c, b->child[(i - 1) / 2]))
+        if (i && vg_bough_before(c, b->child[(i - 1) / 2].bough))
             return "a heap is out of order";
     }
     if (b->n_child) {
-        const struct etask *c = b->child[0]->head;
+        const struct etask *c = b->child[0].bough->head;
         if (!best || c->level > best->level)
             best = c;
     }

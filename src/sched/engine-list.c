@@ -36,7 +36,7 @@ static size_t list_tree(const struct tree_item *i, uint64_t *task, size_t max) {
 static size_t list_lanes(const struct bough *b, uint64_t *task, size_t max) {
     size_t n = list_tree(b->tasks.root, task, max);
     for (uint32_t k = 0; k < b->n_child && n < max; k++)
-        n += list_lanes(b->child[k], task + n, max - n);
+        n += list_lanes(b->child[k].bough, task + n, max - n);
     return n;
 }
 

@@ -34,10 +34,6 @@ static bool by_key(const struct bough *a, const struct bough *b) {
     return a->served != b->served ? a->served < b->served : a->tenant->no < b->tenant->no;
 }
 
-static bool before(const struct bough *a, const struct bough *b) {
-    return a->head->level != b->head->level ? a->head->level > b->head->level : by_key(a, b);
-}
-
 /* Where the tenants are the same, the shapes may differ: one may be within the quota, one not. What
    stands higher in the tree decides. */
 static int by_common_quota(const struct bough *a, const struct bough *b) {
@@ -74,64 +70,67 @@ bool vg_bough_before(const struct bough *a, const struct bough *b) {
 
 /* --- the heap of children --- */
 
-static void put(struct bough *p, uint32_t at, struct bough *b) {
-    p->child[at] = b;
-    b->at = at;
+/* The same as by level and by_key(), on what the heap keeps beside each child. */
+static bool limb_before(const struct limb *a, const struct limb *b) {
+    if (a->level != b->level)
+        return a->level > b->level;
+    if (a->in_quota != b->in_quota)
+        return a->in_quota;
+    if (a->share != b->share)
+        return a->share < b->share;
+    return a->served != b->served ? a->served < b->served : a->no < b->no;
 }
 
-static void sift_up(struct bough *p, uint32_t at) {
-    struct bough *b = p->child[at];
-    for (; at && before(b, p->child[(at - 1) / 2]); at = (at - 1) / 2)
-        put(p, at, p->child[(at - 1) / 2]);
-    put(p, at, b);
+static struct limb limb_of(struct bough *b) {
+    return (struct limb){.bough = b,
+                         .level = b->head->level,
+                         .share = b->share,
+                         .served = b->served,
+                         .no = b->tenant->no,
+                         .in_quota = b->in_quota};
 }
 
-static void sift_down(struct bough *p, uint32_t at) {
-    struct bough *b = p->child[at];
+static void put(struct bough *p, uint32_t at, const struct limb *x) {
+    p->child[at] = *x;
+    x->bough->at = at;
+}
+
+/* To its place, from a free one. */
+static void sift(struct bough *p, uint32_t at, struct limb x) {
+    for (; at && limb_before(&x, &p->child[(at - 1) / 2]); at = (at - 1) / 2)
+        put(p, at, &p->child[(at - 1) / 2]);
     for (uint32_t c; (c = 2 * at + 1) < p->n_child; at = c) {
-        if (c + 1 < p->n_child && before(p->child[c + 1], p->child[c]))
+        if (c + 1 < p->n_child && limb_before(&p->child[c + 1], &p->child[c]))
             c++;
-        if (!before(p->child[c], b))
+        if (!limb_before(&p->child[c], &x))
             break;
-        put(p, at, p->child[c]);
+        put(p, at, &p->child[c]);
     }
-    put(p, at, b);
-}
-
-static void resift(struct bough *p, uint32_t at) {
-    struct bough *b = p->child[at];
-    sift_up(p, at);
-    sift_down(p, b->at);
+    put(p, at, &x);
 }
 
 static void heap_drop(struct bough *b) {
-    struct bough *p = b->parent, *last = p->child[--p->n_child];
+    struct bough *p = b->parent;
     uint32_t at = b->at;
+    struct limb last = p->child[--p->n_child];
     b->at = VG_NOT_IN_HEAP;
-    if (last == b)
-        return;
-    put(p, at, last);
-    resift(p, at);
+    if (last.bough != b)
+        sift(p, at, last);
 }
 
 /* Its head or key changed: to its place in the heap above. */
 static void replace(struct bough *b) {
     bool in = b->head && !b->capped;
-    if (b->at == VG_NOT_IN_HEAP && in) {
-        put(b->parent, b->parent->n_child++, b);
-        sift_up(b->parent, b->at);
-    } else if (b->at != VG_NOT_IN_HEAP) {
-        if (in)
-            resift(b->parent, b->at);
-        else
-            heap_drop(b);
-    }
+    if (in)
+        sift(b->parent, b->at == VG_NOT_IN_HEAP ? b->parent->n_child++ : b->at, limb_of(b));
+    else if (b->at != VG_NOT_IN_HEAP)
+        heap_drop(b);
 }
 
 /* Among equals by level, an inner tenant's own tasks go before those of the tenants below it. */
 static struct etask *winner(const struct bough *b) {
     struct etask *own = task_of(tree_first(&b->tasks));
-    struct etask *below = b->n_child ? b->child[0]->head : NULL;
+    struct etask *below = b->n_child ? b->child[0].bough->head : NULL;
     return own && (!below || own->level >= below->level) ? own : below;
 }
 
@@ -162,7 +161,7 @@ struct bough *vg_lane_find(const struct vg_eng *e, const struct etenant *t, cons
 }
 
 static int room_for_child(struct bough *p) {
-    struct bough **more = vg_grow(p->child, &p->child_cap, p->kids + 1, sizeof *more);
+    struct limb *more = vg_grow(p->child, &p->child_cap, p->kids + 1, sizeof *more);
     if (!more)
         return -ENOMEM;
     p->child = more;

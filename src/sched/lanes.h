@@ -7,13 +7,22 @@
    only marked, and sorted in when their shape is looked at (vg_lanes_flush). */
 #include "sched/engine-int.h"
 
+struct limb { /* a child in a heap, with the key it was sorted in by */
+    struct bough *bough;
+    int64_t level;
+    double share;
+    uint64_t served;
+    uint32_t no;
+    bool in_quota;
+};
+
 struct bough {
     struct etenant *tenant;
     struct shape *shape;
     struct bough *parent; /* NULL: the root's */
     struct vg_list on_tenant;
     struct tree tasks;      /* of etask.in_lane: its own */
-    struct bough **child;   /* owned: heap of those that have a head and are not capped */
+    struct limb *child;     /* owned: heap of those that have a head and are not capped */
     uint32_t n_child, kids; /* in the heap; all that exist */
     size_t child_cap;
     uint32_t at;        /* in parent->child; VG_NOT_IN_HEAP */

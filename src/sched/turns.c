@@ -130,7 +130,7 @@ static int add_bough(struct turns *t, const struct bough *b) {
         r = add_lane(t, b->tenant, b, task_of(tree_first(&b->tasks)));
     }
     for (uint32_t i = 0; r == 0 && i < b->n_child; i++)
-        r = add_bough(t, b->child[i]);
+        r = add_bough(t, b->child[i].bough);
     return r;
 }
 
