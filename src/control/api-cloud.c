@@ -26,7 +26,7 @@ static void out_of_memory(struct vg_call *call) {
 static void fill_pool(struct vg_control *c, const struct vg_pool_conf *p, Vg__Pb__PoolInfo *m,
                       Vg__Pb__Resources *shape) {
     struct vg_eng_pool_info info = {0};
-    vg_eng_pool_info(c->policy.eng, vg_policy_pool_id(p->name), &info);
+    vg_eng_pool_info(c->policy.eng, vg_eng_pool_id(p->name), &info);
     vg__pb__pool_info__init(m);
     *shape = vg_res_to_pb(p->shape);
     m->name = p->name;

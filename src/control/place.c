@@ -127,7 +127,7 @@ static void store_attempt(void *user) {
 static uint8_t pool_index(const struct vg_job *j, uint64_t pool) {
     const Vg__Pb__TaskSpec *s = j->task->spec;
     for (size_t i = 0; i < s->n_also_pool && i < VG_ENG_POOLS_MAX; i++)
-        if (vg_policy_pool_id(s->also_pool[i]) == pool)
+        if (vg_eng_pool_id(s->also_pool[i]) == pool)
             return (uint8_t)(i + 1);
     return 0;
 }

@@ -21,7 +21,6 @@ struct vg_tenant_name {
     char *path; /* owned */
 };
 
-/* Ids that survive restarts: the same name has the same id (FNV-1a). */
 static uint64_t hash(uint64_t h, const void *data, size_t n) {
     const uint8_t *p = data;
     for (size_t i = 0; i < n; i++)
@@ -35,29 +34,15 @@ static uint64_t hash_text(uint64_t h, const char *s) {
 
 #define HASH_START 0xcbf29ce484222325ULL
 
-static uint64_t name_id(char kind, const char *name) {
-    uint64_t h = hash_text(hash(HASH_START, &kind, 1), name);
-    return h ? h : 1;
-}
-
-uint64_t vg_policy_pool_id(const char *name) {
-    return name_id('p', name);
-}
-
 /* ------------------------------------------------------------------ tenants */
 
-static struct vg_eng_amount amount_of(const struct vg_amount *a) {
-    return (struct vg_eng_amount){a->gpu_milli, a->cpu_milli, a->mem_bytes};
-}
-
-static int keep_name(struct vg_policy *p, uint64_t id, const char *path) {
-    struct vg_tenant_name *t = vg_map_get_u64(&p->names, id);
-    if (t)
+static int keep_name(struct vg_policy *p, const struct vg_eng_home *h) {
+    if (vg_map_get_u64(&p->names, h->tenant))
         return 0;
-    t = vg_alloc(sizeof *t);
+    struct vg_tenant_name *t = vg_alloc(sizeof *t);
     if (t)
-        t->path = vg_strdup(path);
-    if (!t || !t->path || vg_map_put_u64(&p->names, id, t) < 0) {
+        t->path = vg_strdup(h->path);
+    if (!t || !t->path || vg_map_put_u64(&p->names, h->tenant, t) < 0) {
         if (t)
             free(t->path);
         free(t);
@@ -66,92 +51,43 @@ static int keep_name(struct vg_policy *p, uint64_t id, const char *path) {
     return 0;
 }
 
-static int set_tenant(struct vg_policy *p, uint64_t id, uint64_t parent, const char *path,
-                      const struct vg_tenant_conf *t) {
-    const char *slash = strrchr(path, '/');
-    struct vg_eng_tenant e = {.id = id,
-                              .parent = parent,
-                              .name = slash ? slash + 1 : path,
-                              .quota = amount_of(&t->quota),
-                              .limit = amount_of(&t->limit),
-                              .weight = t->weight,
-                              .min_run_usec = t->min_run_usec ? t->min_run_usec : 1};
-    int r = vg_eng_set_tenant(p->eng, &e);
-    return r < 0 ? r : keep_name(p, id, path);
-}
-
-static uint64_t queue_id(const struct vg_conf *conf, int queue) {
-    char path[512];
-    return queue < 0 ? 0 : name_id('q', vg_conf_queue_path(conf, queue, path, sizeof path));
-}
-
-static int set_queues(struct vg_policy *p) {
-    const struct vg_conf *conf = p->conf;
+static int name_queues(struct vg_policy *p) {
     int r = 0;
-    for (size_t i = 0; r >= 0 && i < conf->n_queues; i++) {
-        char path[512];
-        if (conf->queue[i].is_user)
-            continue; /* made when they come */
-        struct vg_tenant_conf t = vg_conf_queue_policy(conf, (int)i);
-        vg_conf_queue_path(conf, (int)i, path, sizeof path);
-        r = set_tenant(p, name_id('q', path), queue_id(conf, conf->queue[i].parent), path, &t);
+    for (size_t i = 0; r >= 0 && i < p->conf->n_queues; i++) {
+        struct vg_eng_home h;
+        if (p->conf->queue[i].is_user)
+            continue;
+        vg_conf_queue_path(p->conf, (int)i, h.path, sizeof h.path);
+        h.tenant = vg_eng_queue_id(h.path);
+        r = keep_name(p, &h);
     }
     return r;
 }
-
-struct home {
-    int queue;       /* of the configuration; -1: none */
-    bool own;        /* the team has a queue of its own below it */
-    uint64_t tenant; /* where its users are */
-    char path[512];
-};
 
 static const char *org_of(const struct vg_control *c, const char *team) {
     const struct vg_team *t = vg_tenants_team(&c->tenants, team);
     return t ? t->org : "";
 }
 
-static void find_home(const struct vg_control *c, const struct vg_policy *p, const char *team,
-                      struct home *h) {
-    h->queue = vg_conf_queue_of(p->conf, org_of(c, team), team, &h->own);
-    vg_conf_queue_path(p->conf, h->queue, h->path, sizeof h->path);
-    if (!h->own) {
-        h->tenant = name_id('q', h->path);
-        return;
-    }
-    size_t at = strlen(h->path);
-    snprintf(h->path + at, sizeof h->path - at, at ? "/%s" : "%s", *team ? team : "?");
-    h->tenant = name_id('t', h->path);
-}
-
-/* With its tenant, where that is a team's own. */
-static int make_home(struct vg_control *c, struct vg_policy *p, const char *team, struct home *h) {
-    find_home(c, p, team, h);
-    if (!h->own)
-        return 0;
-    struct vg_tenant_conf t = vg_conf_team_policy(p->conf, h->queue);
-    return set_tenant(p, h->tenant, queue_id(p->conf, h->queue), h->path, &t);
+uint64_t vg_policy_team(struct vg_control *c, struct vg_policy *p, const char *team) {
+    struct vg_eng_home h;
+    int r = vg_eng_team(p->eng, p->conf, org_of(c, team), team, &h);
+    if (r >= 0)
+        r = keep_name(p, &h);
+    return r < 0 ? 0 : h.tenant;
 }
 
 static uint64_t make_leaf(struct vg_control *c, struct vg_policy *p, const char *team,
                           const char *user, const char *key) {
-    struct home h;
-    char path[640];
+    struct vg_eng_home h;
     struct vg_leaf *l = vg_alloc(sizeof *l);
-    int r = make_home(c, p, team, &h);
-    if (r >= 0 && !l)
-        r = -ENOMEM;
-    snprintf(path, sizeof path, "%s/%s", h.path, user);
-    struct vg_tenant_conf t = vg_conf_user_policy(p->conf, h.queue, h.own, user);
-    uint64_t id = name_id('u', path);
-    if (r >= 0)
-        r = set_tenant(p, id, h.tenant, path, &t);
-    if (r >= 0 && !(l->key = vg_strdup(key)))
-        r = -ENOMEM;
-    if (r >= 0)
-        l->tenant = id;
-    if (r >= 0 && (r = vg_map_put(&p->leaves, l->key, l)) >= 0)
-        return id;
+    bool made = l && vg_policy_team(c, p, team) &&
+                vg_eng_user(p->eng, p->conf, org_of(c, team), team, user, &h) >= 0 &&
+                keep_name(p, &h) >= 0 && (l->key = vg_strdup(key)) != NULL;
+    if (made)
+        l->tenant = h.tenant;
+    if (made && vg_map_put(&p->leaves, l->key, l) >= 0)
+        return h.tenant;
     if (l)
         free(l->key);
     free(l);
@@ -166,23 +102,14 @@ uint64_t vg_policy_tenant(struct vg_control *c, struct vg_policy *p, const char 
     return l ? l->tenant : make_leaf(c, p, team, user, key);
 }
 
-uint64_t vg_policy_team(struct vg_control *c, struct vg_policy *p, const char *team) {
-    struct home h;
-    return make_home(c, p, team, &h) < 0 ? 0 : h.tenant;
-}
-
-uint64_t vg_policy_queue_id(const char *path) {
-    return name_id('q', path);
-}
-
 const char *vg_policy_name(const struct vg_control *c, uint64_t tenant) {
     const struct vg_tenant_name *t = vg_map_get_u64(&c->policy.names, tenant);
     return t ? t->path : "";
 }
 
 char *vg_policy_queue(const struct vg_control *c, const char *team, char *out, size_t n) {
-    struct home h;
-    find_home(c, &c->policy, team, &h);
+    struct vg_eng_home h;
+    vg_eng_team_path(c->policy.conf, org_of(c, team), team, &h);
     snprintf(out, n, "%s", h.path);
     return out;
 }
@@ -195,54 +122,15 @@ struct vg_tenant_conf vg_policy_of(const struct vg_control *c, const char *team,
 
 /* ------------------------------------------------------------------ the engine */
 
-/* Which nodes belong to a pool is decided here (labels, models); the engine hears of it as a label
-   that no person can give a node. */
-static void pool_label(const char *pool, char *out, size_t n) {
-    snprintf(out, n, "=pool=%s", pool);
-}
-
-static int set_pools(struct vg_policy *p) {
-    int r = 0;
-    for (size_t i = 0; r >= 0 && i < p->conf->n_pools; i++) {
-        const struct vg_pool_conf *conf = &p->conf->pool[i];
-        char label[VG_CONF_NAME_MAX + 8], *labels[] = {label};
-        pool_label(conf->name, label, sizeof label);
-        struct vg_eng_pool e = {.name = conf->name,
-                                .id = vg_policy_pool_id(conf->name),
-                                .labels = labels,
-                                .n_labels = 1,
-                                .shape = conf->shape,
-                                .min_run_usec = conf->min_run_usec};
-        r = vg_eng_set_pool(p->eng, &e);
-    }
-    return r;
-}
-
-static enum vg_eng_placing placing_of(enum vg_placement p) {
-    return p == VG_PLACE_BEST_FIT ? VG_ENG_BEST_FIT
-           : p == VG_PLACE_SPREAD ? VG_ENG_SPREAD
-                                  : VG_ENG_LEAST_STRANDED;
-}
-
 int vg_policy_open(struct vg_policy *p, const struct vg_conf *conf, struct vg_err *err) {
-    const struct vg_scheduler_conf *s = &conf->scheduler;
     *p = (struct vg_policy){.eng = vg_eng_new(), .conf = conf};
     int r = p->eng ? 0 : -ENOMEM;
     if (r >= 0) {
-        struct vg_eng_conf e = vg_eng_conf_default();
-        e.half_life_usec = s->half_life_usec;
-        e.age_usec = s->ageing_usec;
-        e.reserve = s->backfill;
-        e.preempt = s->preemption != VG_PREEMPT_NO;
-        e.min_run_usec = s->min_run_usec;
-        e.placing = placing_of(s->placement);
         vg_eng_now(p->eng, vg_wall_usec());
-        r = vg_eng_set_conf(p->eng, &e);
+        r = vg_eng_configure(p->eng, conf);
     }
     if (r >= 0)
-        r = set_queues(p);
-    if (r >= 0)
-        r = set_pools(p);
+        r = name_queues(p);
     if (r < 0) {
         vg_policy_close(p);
         return vg_err_sys(err, r, "cannot set up the scheduler");
@@ -295,15 +183,15 @@ int vg_policy_set_node(struct vg_control *c, struct vg_policy *p, const struct v
     struct vg_eng_gpu gpus[VG_NODE_GPUS_MAX];
     size_t max = n->labels.n + p->conf->n_pools, count = 0, pools = 0;
     vg_auto_free char **labels = vg_alloc((max + 1) * sizeof *labels);
-    vg_auto_free char *room = vg_alloc((p->conf->n_pools + 1) * (VG_CONF_NAME_MAX + 8));
+    vg_auto_free char *room = vg_alloc((p->conf->n_pools + 1) * VG_ENG_POOL_LABEL);
     if (!labels || !room)
         return -ENOMEM;
     for (; count < n->labels.n; count++)
         labels[count] = n->labels.item[count];
     for (size_t i = 0; i < p->conf->n_pools; i++)
         if (vg_node_in_pool(n, &p->conf->pool[i])) {
-            char *label = room + pools++ * (VG_CONF_NAME_MAX + 8);
-            pool_label(p->conf->pool[i].name, label, VG_CONF_NAME_MAX + 8);
+            char *label = room + pools++ * VG_ENG_POOL_LABEL;
+            vg_eng_pool_label(p->conf->pool[i].name, label);
             labels[count++] = label;
         }
     struct vg_eng_node e = {.id = n->id,
@@ -331,35 +219,30 @@ static uint64_t kin_of(const struct vg_task *t) {
     return h ? h : 1;
 }
 
-/* Nobody is interrupted at a terminal; and when preemption is by agreement, nobody else either. */
-static bool is_fixed(const struct vg_conf *conf, const Vg__Pb__TaskSpec *s) {
-    return (s->interactive && !s->detached) ||
-           (conf->scheduler.preemption == VG_PREEMPT_AGREED && !s->preemptible);
-}
-
 int vg_policy_request(struct vg_control *c, struct vg_policy *p, const struct vg_job *j,
                       struct vg_eng_req *ret) {
     const struct vg_task *t = j->task;
     const Vg__Pb__TaskSpec *s = t->spec;
-    *ret = (struct vg_eng_req){.task = t->id,
-                               .tenant = vg_policy_tenant(c, p, t->team, t->user),
-                               .res = t->grant,
-                               .model = s->gpu_model,
-                               .labels = s->node_label,
-                               .n_labels = s->n_node_label,
-                               .priority = s->priority,
-                               .order = t->created_usec + t->index,
-                               .since_usec = t->created_usec,
-                               .node = j->session ? j->session->node : 0,
-                               .preemptible = s->preemptible,
-                               .fixed = is_fixed(p->conf, s),
-                               .limit_usec = s->time_limit_usec,
-                               .kin = kin_of(t),
-                               .gang = s->gang ? t->group : 0};
-    ret->pool[ret->n_pools++] = vg_policy_pool_id(vg_task_pool(t));
+    *ret = (struct vg_eng_req){
+        .task = t->id,
+        .tenant = vg_policy_tenant(c, p, t->team, t->user),
+        .res = t->grant,
+        .model = s->gpu_model,
+        .labels = s->node_label,
+        .n_labels = s->n_node_label,
+        .priority = s->priority,
+        .order = t->created_usec + t->index,
+        .since_usec = t->created_usec,
+        .node = j->session ? j->session->node : 0,
+        .preemptible = s->preemptible,
+        .fixed = !vg_eng_may_preempt(p->conf, s->interactive && !s->detached, s->preemptible),
+        .limit_usec = s->time_limit_usec,
+        .kin = kin_of(t),
+        .gang = s->gang ? t->group : 0};
+    ret->pool[ret->n_pools++] = vg_eng_pool_id(vg_task_pool(t));
     for (size_t i = 0; i < s->n_also_pool && ret->n_pools < VG_ENG_POOLS_MAX; i++)
         if (vg_conf_pool(p->conf, s->also_pool[i]))
-            ret->pool[ret->n_pools++] = vg_policy_pool_id(s->also_pool[i]);
+            ret->pool[ret->n_pools++] = vg_eng_pool_id(s->also_pool[i]);
     return ret->tenant ? 0 : -ENOMEM;
 }
 

@@ -8,7 +8,7 @@
    anything of that fails, the old one stays as it was. */
 #include "base/map.h"
 #include "conf/conf.h"
-#include "sched/engine.h"
+#include "sched/configure.h"
 
 struct vg_control;
 struct vg_job;
@@ -32,14 +32,11 @@ void vg_policy_close(struct vg_policy *p); /* accepts zeroed and half-built */
 /* The engine, at the present time. Call it for every event. */
 struct vg_eng *vg_policy_now(struct vg_control *c);
 
-uint64_t vg_policy_pool_id(const char *name);
 /* Where the tasks of that user compete; made when it is new. 0: no memory. */
 uint64_t vg_policy_tenant(struct vg_control *c, struct vg_policy *p, const char *team,
                           const char *user);
-/* A team's queue, or the team itself where it has its own (0: no memory); a configured queue by its
-   path. */
+/* A team's queue, or the team itself where it has its own. 0: no memory. */
 uint64_t vg_policy_team(struct vg_control *c, struct vg_policy *p, const char *team);
-uint64_t vg_policy_queue_id(const char *path);
 /* "research/vision/ann"; "" when unknown. Borrowed. */
 const char *vg_policy_name(const struct vg_control *c, uint64_t tenant);
 /* The queue ("research/vision") of a team, for records. Into `out`, which it returns. */

@@ -197,7 +197,7 @@ void vg_api_queue(struct vg_call *call) {
             vg_peer_fail(call->peer, call->req, &err);
             return;
         }
-        pool = vg_policy_pool_id(q->pool);
+        pool = vg_eng_pool_id(q->pool);
     }
     if (make_order(call, pool, VG_MIN(limit, (uint32_t)ROWS_MAX), &o) < 0 ||
         make_shares(c, &s) < 0) {

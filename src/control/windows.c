@@ -51,7 +51,7 @@ static int add_maintenance(struct vg_control *c, const struct vg_window_conf *w,
 /* For whom; 0: nobody who is known yet. */
 static uint64_t tenant_of(struct vg_control *c, const struct vg_reservation_conf *x) {
     if (x->queue)
-        return vg_policy_queue_id(x->queue);
+        return vg_eng_queue_id(x->queue);
     if (x->team)
         return vg_policy_team(c, &c->policy, x->team);
     const struct vg_user *u = vg_tenants_user(&c->tenants, x->user);
@@ -62,7 +62,7 @@ static int add_reservation(struct vg_control *c, const struct vg_reservation_con
                            struct list *l) {
     struct vg_eng_window e = {.from_usec = x->from.usec,
                               .until_usec = x->until.usec,
-                              .pool = x->pool ? vg_policy_pool_id(x->pool) : 0,
+                              .pool = x->pool ? vg_eng_pool_id(x->pool) : 0,
                               .tenant = tenant_of(c, x),
                               .gpus = x->gpus,
                               .why = x->name};
