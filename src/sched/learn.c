@@ -247,7 +247,7 @@ uint64_t vg_learn_expect_given(const struct vg_eng *e, const struct etask *t, ui
     uint64_t least = ran_usec + VG_MAX(ran_usec / 2, VG_USEC), whole = least;
     if (!ran_usec)
         return vg_learn_expect(e, t);
-    if (steady(e, t, &mean, &spread) && from_log2(mean) > ran_usec)
+    if (steady(e, t, &mean, &spread))
         whole = from_log2(mean);
     else if (blend(e, t, p)) {
         double x = quantile(p, (double)log2_sec(ran_usec), 0.5);

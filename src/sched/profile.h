@@ -76,8 +76,8 @@ void vg_room_at(const struct vg_eng *e, const struct enode *n, uint64_t at, cons
                 bool own_too, struct enode *copy, struct egpu *gpu);
 
 /* search.c: the earliest `members` openings, written to `ret` in order of time. How many were
-   found: all or 0. */
-size_t vg_search(const struct vg_eng *e, const struct ask *a, struct opening *ret, size_t *looks);
+   found: all or 0. *cost: of the search, in nodes looked at. */
+size_t vg_search(const struct vg_eng *e, const struct ask *a, struct opening *ret, size_t *cost);
 /* The openings of one node, up to `max`. */
 size_t vg_search_node(const struct vg_eng *e, struct enode *n, const struct ask *a,
                       struct opening *ret, size_t max);

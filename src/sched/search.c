@@ -188,6 +188,7 @@ static void consider(const struct vg_eng *e, const struct ask *a, struct found *
    promised to others. */
 static void consider_free(const struct vg_eng *e, const struct ask *a, struct found *f) {
     if (a->members > 1) {
+        f->steps += e->n_nodes / 4; /* a glance at each */
         for (size_t i = 0; i < e->n_nodes; i++)
             if (e->node[i] && e->node[i]->whole_free >= a->fit->res.gpus &&
                 vg_fit_now(a->fit, e->node[i]))
@@ -233,7 +234,7 @@ static void consider_ends(const struct vg_eng *e, const struct ask *a, struct fo
                           uint32_t *index, size_t steps) {
     const struct profile *p = e->profile;
     size_t n = 0, looks = LOOKS_MAX * VG_MIN(a->members, 8U);
-    for (push_index(p, index, &n, 0); n && steps && f->looks < looks; steps--) {
+    for (push_index(p, index, &n, 0); n && steps && f->looks < looks; steps--, f->steps++) {
         size_t i = pop_index(p, index, &n);
         if (p->heap[i].at >= VG_MIN(latest(f), a->before))
             return;
@@ -266,12 +267,12 @@ static int by_time(const void *a, const void *b) {
     return x->gpus < y->gpus ? -1 : x->gpus > y->gpus;
 }
 
-size_t vg_search(const struct vg_eng *e, const struct ask *a, struct opening *ret, size_t *looks) {
+size_t vg_search(const struct vg_eng *e, const struct ask *a, struct opening *ret, size_t *cost) {
     size_t steps = (size_t)STEPS_MAX * VG_MIN(a->members, 8U);
     struct opening one;
     vg_auto_free struct opening *several = NULL;
     vg_auto_free uint32_t *index = vg_realloc(NULL, (steps + 2) * sizeof *index); /* not zeroed */
-    *looks = 0;
+    *cost = 0;
     if (!index || !a->members ||
         (a->members > 1 && !(several = vg_alloc(a->members * sizeof *several))))
         return 0;
@@ -281,7 +282,7 @@ size_t vg_search(const struct vg_eng *e, const struct ask *a, struct opening *re
     consider_ends(e, a, &f, index, steps);
     if (f.n < f.max)
         consider_rest(e, a, &f);
-    *looks = f.looks + f.steps / STEPS_A_LOOK;
+    *cost = f.looks + f.steps / STEPS_A_LOOK;
     if (f.n < f.max)
         return 0;
     qsort(ret, f.n, sizeof *ret, by_time);
