@@ -17,7 +17,7 @@
 
 #define KINDS_MAX 256   /* kinds of requests that are told apart; the rarest make room */
 #define IMPATIENCE 0.01 /* of all requests */
-#define TOGETHER 5.0    /* how much rarer a place for several cards is than one for one */
+#define TOGETHER 3.0    /* how much rarer a place for several cards is than one for one */
 #define FADE 1.0001     /* each request weighs this much more than the one before */
 #define FADE_RESET 1e12 /* weights are scaled down before they lose precision */
 #define SAME_CARD 5.0   /* worth that differs by less everywhere is the same: */
@@ -147,9 +147,10 @@ static void compute(const struct sums *s, struct worth *ret) {
         }
         ret->card[r] = fit > 0 ? used / (fit + IMPATIENCE * s->all) : 0;
     }
-    double sum = 0;
     for (uint32_t k = 0; k <= VG_NODE_GPUS_MAX; k++) {
-        sum += s->several[k] * k;
+        double sum = 0;
+        for (uint32_t g = 2; g <= k; g++)
+            sum += s->several[g] * (k / g * g);
         ret->whole[k] = s->all > 0 ? TOGETHER * 1000 * sum / s->all : 0;
     }
     ret->cpu_per_milli = s->gpu_milli > 0 ? s->cpu_milli / s->gpu_milli : 0;
