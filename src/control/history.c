@@ -87,6 +87,8 @@ void vg_history_task(const struct vg_job *j) {
     const Vg__Pb__TaskSpec *s = t->spec;
     struct vg_eng_req req;
     char queue[512];
+    if (!t->attempt.number) /* it never ran: how long it would have, nobody knows */
+        return;
     if (vg_task_is_group(t) || vg_policy_request(j->ctl, &j->ctl->policy, j, &req) < 0)
         return;
     vg_auto_free char *pools = join(vg_task_pool(t), s->also_pool, s->n_also_pool, ',');

@@ -5,7 +5,7 @@
 
 /* The job's attempt is over; called while the task still has its node. */
 void vg_history_attempt(const struct vg_job *j, enum vg_eng_end how);
-/* The task has ended. Groups have no row: their members do. */
+/* The task has ended. Groups have no row (their members do), nor has what never ran. */
 void vg_history_task(const struct vg_job *j);
 /* What is older than limits.history goes, in portions. */
 void vg_history_prune(struct vg_control *c, uint64_t before_usec, uint32_t limit);
