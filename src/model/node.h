@@ -1,6 +1,6 @@
 #pragma once
 /* A node: an agent's machine. Pure data; what is used on it is the scheduler's knowledge
-   (vg_sched_node_info).
+   (vg_eng_node_info).
 
    joining -> ready <-> draining; any -> lost when its lease has surely run out, and back when it
    reports; any -> quarantined by decision. See node-moves.tbl. */
