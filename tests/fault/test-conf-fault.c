@@ -3,7 +3,7 @@
 #include "conf/conf.h"
 #include "fault.h"
 #include "model/task-row.h"
-#include "sched/engine.h"
+#include "sched/configure.h"
 
 static const char text[] = "listen: a:1\nadvertise: b\naccess: {groups: [x, y], users: [z]}\n"
                            "default_pool: p\npools:\n"
@@ -129,4 +129,33 @@ static void schedule(void *ctx, bool armed) {
 
 Test(sched_fault, events_fail_whole) {
     cr_assert_geq(fault_each(ENOMEM, "alloc", schedule, NULL), 8);
+}
+
+/* An engine from a configuration: whole, or a second try makes it so. */
+static void configure(void *ctx, bool armed) {
+    struct vg_eng *e = vg_eng_new();
+    struct vg_eng_home h;
+    (void)armed;
+    if (!e)
+        return;
+    int r = vg_eng_configure(e, ctx);
+    cr_assert(r == 0 || r == -ENOMEM);
+    cr_assert_null(vg_eng_check(e));
+    if (r < 0)
+        cr_assert_eq(vg_eng_configure(e, ctx), 0);
+    r = vg_eng_user(e, ctx, "main", "t", "u", &h);
+    cr_assert(r == 0 || r == -ENOMEM);
+    if (r < 0)
+        cr_assert_eq(vg_eng_user(e, ctx, "main", "t", "u", &h), 0);
+    cr_assert_str_eq(h.path, "q/u");
+    cr_assert_null(vg_eng_check(e));
+    vg_eng_free(e);
+}
+
+Test(sched_fault, a_configuration_becomes_an_engine_whole) {
+    struct vg_conf c;
+    struct vg_err err = VG_ERR_INIT;
+    cr_assert_eq(vg_conf_parse(text, sizeof text - 1, "c.yaml", &c, &err), 0);
+    cr_assert_geq(fault_each(ENOMEM, "alloc", configure, &c), 10);
+    vg_conf_done(&c);
 }
