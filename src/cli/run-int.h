@@ -79,6 +79,7 @@ struct run {
     bool accepted, started, ended, exited;
     bool attempt_over; /* patient: its keeper has said how it ended */
     bool requeued;     /* another attempt follows; its output begins at 0 */
+    bool owed;         /* and nothing of it was seen yet */
     uint32_t attempt;  /* the newest heard of */
     int status;
     int got_signal;          /* the last deadly signal we were sent ourselves */

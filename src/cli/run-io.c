@@ -355,7 +355,7 @@ static void on_welcome(struct run *r, struct run_chan *c, const uint8_t *p, size
     if (r->attach && (state & 1) && isatty(STDIN_FILENO) && isatty(STDOUT_FILENO))
         r->tty = true;
     c->welcomed = true;
-    r->requeued = false; /* this is the attempt that was announced */
+    r->requeued = r->owed = false; /* this is the attempt that was announced */
     if (state & 8 && r->stdin_fd >= 0)
         r->read_stdin = true; /* our descriptor could not be handed on: the node is elsewhere */
     if (out_from > r->out_offset) {
@@ -426,6 +426,7 @@ static void on_stopped(struct run *r) {
    has read is gone. */
 static void begin_anew(struct run *r) {
     r->requeued = r->attempt_over = r->started = false;
+    r->owed = true;
     r->out_offset = 0;
     r->rec_done = 0;
     r->in_acked = 0;
@@ -700,8 +701,11 @@ static void relink(struct run *r) {
     /* A way that breaks at once, again and again, is no reason to hurry. */
     r->retry_usec = VG_MIN(r->retry_usec * 2, RETRY_MOST);
     r->retry_at = now + r->retry_usec;
-    if (run_connect(r, true, &err) >= 0)
+    if (run_connect(r, true, &err) >= 0) {
+        if (r->ended)
+            r->owed = false; /* what is stored comes now, if there is anything */
         return;
+    }
     if (now + GIVE_UP > r->give_up_at + SAY_LOST && !r->said_lost) {
         r->said_lost = true;
         run_say(r, "the cloud does not answer; still trying (%s)", err.msg);
@@ -730,7 +734,7 @@ static void drop_broken(struct run *r) {
         run_tty_restore(r); /* so that Ctrl-C reaches us */
     if (r->chan[0].fd < 0 && r->requeued)
         begin_anew(r);
-    if (r->chan[0].fd < 0 && r->ended && !r->exited && (!r->detach || r->follow)) {
+    if (r->chan[0].fd < 0 && r->ended && !r->owed && !r->exited && (!r->detach || r->follow)) {
         r->exited =
             true; /* it ended without a keeper: cancelled in the queue, or its node was lost */
         r->end_refused |= !r->attempt_over;
