@@ -446,7 +446,8 @@ int vg_eng_brief(const struct vg_eng *e, uint64_t task, char *out, size_t n) {
     say_pools(e, t->fit, pools, sizeof pools);
     enum vg_eng_code code =
         t->shape && t->shape->state == SHAPE_ASLEEP ? t->shape->code : VG_ENG_AHEAD;
-    if (full || t->place == TASK_PINNED || code == VG_ENG_NO_NODES || code == VG_ENG_TOO_BIG) {
+    if (full || t->place == TASK_PINNED || t->place == TASK_CLAIMS || code == VG_ENG_NO_NODES ||
+        code == VG_ENG_TOO_BIG) {
         struct vg_eng_why w;
         int r = vg_eng_why(e, task, &w);
         if (r == 0)

@@ -125,6 +125,12 @@ Test(preempt, a_larger_priority_stops_the_smallest) {
     kit_send(e, &r);
     cr_assert_eq(stopped(e, &d), 2);
     cr_assert_str_eq(d.why, "a task of 'tenant' with priority 2 goes before priority 1");
+    struct vg_eng_why w;
+    char line[256];
+    cr_assert_eq(vg_eng_why(e, 11, &w), 0, "who is made room for can be asked about, too");
+    cr_assert_eq(w.code, VG_ENG_FREEING);
+    cr_assert_eq(vg_eng_brief(e, 11, line, sizeof line), 0);
+    cr_assert_str_eq(line, w.text);
     vg_eng_free(e);
 }
 
