@@ -3,12 +3,13 @@
 
 #include "base/cleanup.h"
 #include "sim/sim.h"
+#include "sim/svg.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { O_NODES = 1, O_TASKS, O_DEMAND, O_SEEDS, O_SEED, O_POLICY, O_HISTORY, O_OUTPUT };
+enum { O_NODES = 1, O_TASKS, O_DEMAND, O_SEEDS, O_SEED, O_POLICY, O_HISTORY, O_OUTPUT, O_PLOT };
 
 static const struct vg_opt opts[] = {
     {"nodes", 0, "FILE", "node list of cluster-trace-gpu-v2023, plain or gzip", O_NODES},
@@ -21,15 +22,17 @@ static const struct vg_opt opts[] = {
      "pod list whose mix of requests the engine knows before; else it learns as they come",
      O_HISTORY},
     {"output", 'o', "FORMAT", "table or json (one object a line, the last one sums up)", O_OUTPUT},
+    {"plot", 0, "FILE.svg", "draw what is in use against what was asked for", O_PLOT},
 };
 
 struct pack {
-    const char *nodes, *tasks, *history;
+    const char *nodes, *tasks, *history, *plot;
     struct vg_pack_input in;
     uint64_t seeds, seed;
     const struct vg_packer *policy[8];
     size_t n_policies;
     bool json;
+    struct vg_pack_result last[8]; /* of the last seed, by policy */
 };
 
 static int parse_policies(struct vg_opt_state *st, const char *arg, struct pack *p) {
@@ -83,6 +86,9 @@ static int set(struct vg_opt_state *st, int id, const char *arg, struct pack *p)
         return parse_policies(st, arg, p);
     case O_OUTPUT:
         return vg_sim_opt_output(st, arg, &p->json);
+    case O_PLOT:
+        p->plot = arg;
+        return 0;
     default:
         return vg_opt_bad(st, "'%s' is not expected: this command takes options only", arg);
     }
@@ -131,7 +137,8 @@ static void print_sum(const struct pack *p, const struct vg_packer *q, const str
            s->cpu_seconds / n);
 }
 
-static int one_policy(const struct pack *p, const struct vg_packer *q, struct vg_err *err) {
+static int one_policy(struct pack *p, size_t which, struct vg_err *err) {
+    const struct vg_packer *q = p->policy[which];
     struct sum s = {0};
     for (uint64_t i = 0; i < p->seeds; i++) {
         struct vg_pack_result r;
@@ -143,9 +150,34 @@ static int one_policy(const struct pack *p, const struct vg_packer *q, struct vg
         add(&s, &r, wall, vg_sim_cpu_seconds() - cpu, i == 0);
         if (p->json)
             print_seed(q, p->seed + i, &r, wall);
+        p->last[which] = r;
     }
     print_sum(p, q, &s);
     return 0;
+}
+
+/* One panel: what is in use (up) once so much was asked for (right). */
+static int plot(const struct pack *p, struct vg_err *err) {
+    FILE *f = vg_svg_open(p->plot, err);
+    if (!f)
+        return err->code;
+    struct vg_svg_panel panel = {.f = f, .x = VG_SVG_LEFT, .y = VG_SVG_TOP};
+    double right = 100 * p->in.demand, bottom = VG_SVG_TOP + VG_SVG_H;
+    char label[32];
+    vg_svg_begin(f, VG_SVG_LEFT + VG_SVG_W + VG_SVG_GAP_X, bottom + VG_SVG_GAP_Y);
+    vg_svg_frame(&panel, "GPUs in use, by what was asked for");
+    vg_svg_percents(&panel);
+    snprintf(label, sizeof label, "%.0f %% asked for", right);
+    vg_svg_text(f, panel.x + VG_SVG_W, bottom + 14, "end", 10, label);
+    for (size_t i = 0; i < p->n_policies; i++) {
+        const struct vg_pack_result *r = &p->last[i];
+        vg_svg_line(&panel);
+        for (uint32_t k = 0; k < r->n_curve; k++)
+            vg_svg_point(&panel, VG_MIN(k / right, 1.0), r->curve[k] / 100);
+        vg_svg_line_end(&panel, i, false);
+        vg_svg_key(f, VG_SVG_LEFT + 90 * (double)i, bottom + 40, i, p->policy[i]->name);
+    }
+    return vg_svg_close(f, p->plot, err);
 }
 
 static int pack(struct pack *p, struct vg_err *err) {
@@ -160,8 +192,8 @@ static int pack(struct pack *p, struct vg_err *err) {
         printf("%-8s  %7s  %5s  %6s  %6s  %7s  %7s  %8s\n", "POLICY", "GPU %", "SD", "MIN", "MAX",
                "PLACED", "DROPPED", "S/SEED");
     for (size_t i = 0; i < p->n_policies && r == 0; i++)
-        r = one_policy(p, p->policy[i], err);
-    return r;
+        r = one_policy(p, i, err);
+    return r == 0 && p->plot ? plot(p, err) : r;
 }
 
 int vg_sim_pack(int argc, char **argv) {
