@@ -229,8 +229,10 @@ static void take_report(struct vg_nodelink *a, Vg__Pb__TaskReport *r) {
     }
     /* Only of an earlier life can a node know more than we do. */
     if (j && (j->loaded || j->held) && j->task->state == VG_TASK_QUEUED &&
-        r->attempt > j->task->attempt.number && r->attempt < 1000000)
+        r->attempt > j->task->attempt.number && r->attempt < 1000000) {
         vg_place_adopt(j, node, r->attempt, gpu_set(r->start));
+        j->loaded = true; /* whoever brought it back: its output began in that life */
+    }
     if (j && vg_node_task_ending(j, r->attempt, node))
         return;
     if (!j || !vg_task_is_current(j->task, r->attempt, node)) {
