@@ -195,7 +195,8 @@ static int send_agent_hello(struct vg_agent *a) {
     env.req = REQ_HELLO;
     env.body_case = VG__PB__ENVELOPE__BODY_AGENT_HELLO;
     env.agent_hello = &h;
-    a->link.hello_usec = vg_now_usec();
+    a->link.hello_usec = h.sent_usec = vg_now_usec();
+    h.has_sent_usec = true;
     if (r == 0)
         r = vg_conn_send(a->link.conn, &env, NULL, 0);
     vg_tasks_report_done(&h);

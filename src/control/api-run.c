@@ -276,6 +276,8 @@ static void start_new(struct vg_call *call, struct vg_chan *ch, const struct vg_
     f->owner = !j->task->spec->detached;
     j->chan = *ch;
     j->held = m->resend && !call->ctl->settled && !vg_task_is_group(j->task);
+    if (m->resend && !j->held && !vg_task_is_group(j->task))
+        vg_place_skip(j); /* an earlier life may have run it and forgotten that */
     vg_submit_go(j);
 }
 

@@ -126,12 +126,21 @@ static void take_facts(struct vg_nodelink *a, struct vg_peer *p, const Vg__Pb__A
     replace(&n->machine_id, m->machine_id);
     replace(&n->address, vg_conn_peer_address(p->conn));
     n->seen_usec = vg_wall_usec();
+    snprintf(a->boot_id, sizeof a->boot_id, "%s", m->boot_id ? m->boot_id : "");
+    a->hello_usec = m->sent_usec;
     a->local = p->unix_socket && m->machine_id && strcmp(m->machine_id, a->ctl->machine_id) == 0;
     a->log_rounds = m->log_rounds;
     a->direct_port = m->direct_port <= 65535 ? (uint16_t)m->direct_port : 0;
     a->has_fingerprint = m->has_direct_fingerprint && m->direct_fingerprint.len == VG_FINGERPRINT;
     if (a->has_fingerprint)
         memcpy(a->fingerprint, m->direct_fingerprint.data, VG_FINGERPRINT);
+}
+
+/* Whether a later greeting of the same node was here already: connections may overtake each other
+   when we were slow to take them, and what an old one says of tasks is over. */
+static bool is_stale(const struct vg_nodelink *a, const Vg__Pb__AgentHello *m) {
+    return m->has_sent_usec && m->boot_id && strcmp(m->boot_id, a->boot_id) == 0 &&
+           m->sent_usec < a->hello_usec;
 }
 
 /* Another connection of the same node: the newer one holds. */
@@ -310,6 +319,11 @@ void vg_agent_on_hello(struct vg_call *call) {
         a = node_for(c, m, proven, &err);
     if (!a || p->kind == VG_PEER_AGENT) {
         vg_peer_fail(p, call->req, &err);
+        vg_conn_close(p->conn);
+        return;
+    }
+    if (is_stale(a, m)) {
+        vg_peer_error(p, call->req, VG_CONFLICT, "this node has connected anew since");
         vg_conn_close(p->conn);
         return;
     }

@@ -16,9 +16,11 @@ struct vg_nodelink {
     bool kept;            /* the store is sure to remember that it may hold tasks */
     uint32_t keeping;     /* not 0: the store is being told; which time */
     uint32_t keep_times;
-    bool drain;      /* an administrator's wish */
-    bool refuses;    /* it said it is going down or has no lease: until it says otherwise */
-    bool log_rounds; /* it can be asked for output again */
+    bool drain;          /* an administrator's wish */
+    bool refuses;        /* it said it is going down or has no lease: until it says otherwise */
+    bool log_rounds;     /* it can be asked for output again */
+    char boot_id[40];    /* of its last greeting, */
+    uint64_t hello_usec; /* which it sent then, by its own clock */
     uint16_t direct_port;
     uint8_t fingerprint[VG_FINGERPRINT]; /* of its stream port's certificate */
     bool has_fingerprint;

@@ -308,7 +308,7 @@ static uint64_t some_node(struct vg_control *c) {
 /* An earlier life may have used the next number: first attempts are sent before they are stored.
    The number is skipped, so that what a node says of it later is known to be stale, and so that no
    two runs write the same log. */
-static void skip_attempt(struct vg_job *j) {
+void vg_place_skip(struct vg_job *j) {
     struct vg_control *c = j->ctl;
     uint64_t node = c->silent_node ? c->silent_node : some_node(c);
     if (node && !j->task->cancel && vg_task_place(j->task, node, 0) == 0)
@@ -329,7 +329,7 @@ void vg_place_unhold(struct vg_control *c) {
         struct vg_err err = VG_ERR_INIT;
         if (!j || !j->held)
             continue;
-        skip_attempt(j);
+        vg_place_skip(j);
         if (j->accepting) { /* the store's answer begins it */
             j->held = false;
             continue;

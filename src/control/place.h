@@ -18,6 +18,8 @@ void vg_place_tell(struct vg_job *j);
 void vg_place_repin(struct vg_job *j);
 /* After loading: placed tasks are counted on their nodes again. */
 void vg_place_restore(struct vg_control *c);
+/* The next attempt's number may have been used in an earlier life: it is left out. */
+void vg_place_skip(struct vg_job *j);
 /* Lets the tasks go that waited for nodes to report. */
 void vg_place_unhold(struct vg_control *c);
 /* The job holds nothing any more (ended, or its attempt is over). */

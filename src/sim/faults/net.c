@@ -511,6 +511,9 @@ void vg_w_net_gone(struct vg_w_proc *p, bool silent) {
         size_t n = 0;
         vg_list_for_each (x, &mine->out)
             n++;
+        /* What the network has may arrive; what waits for a way is in the machine's memory. */
+        if (silent && cut_until(l))
+            n = 0;
         if (!l->broken) /* else they are lost already, and the reset is under way */
             drop_out(mine, silent ? (size_t)vg_w_between(&far_machine(l)->net, 0, n) : n);
         /* Of a machine without power nothing is heard: a node's agent notices by the silence, a

@@ -85,7 +85,7 @@ void vg_w_node_init(int i) {
 static void know_machine(struct vg_w_node *n, struct vg_agent *a) {
     vg_id_format(n->id, a->node_id);
     snprintf(a->name, sizeof a->name, "n%d", n->index);
-    snprintf(a->boot_id, sizeof a->boot_id, "boot");
+    snprintf(a->boot_id, sizeof a->boot_id, "boot-%u", n->boots);
     snprintf(a->machine_id, sizeof a->machine_id, "sim-%d", n->index);
     a->conf = (struct vg_agent_conf){.cpus = VG_W_CPUS, .mem_bytes = 1ULL << 36};
     a->gpus.n = VG_W_GPUS;
@@ -181,6 +181,7 @@ void vg_w_node_boot(void *node, uint64_t unused) {
     if (n->up)
         return;
     n->up = true;
+    n->boots++;
     /* Its boot clock begins anew. */
     n->machine.boot_usec += (int64_t)(5 * VG_USEC) - (int64_t)vg_w_boot(&n->machine);
     vg_w_story("n%d is up", n->index);

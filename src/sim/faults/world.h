@@ -103,7 +103,7 @@ struct vg_w_node {
     uint64_t losses;      /* how often its lease ran out or it went down */
     struct vg_list keepers;
     struct vg_rng rng;
-    uint32_t next_serial;
+    uint32_t next_serial, boots;
     uint64_t gpus_used; /* in truth */
     uint32_t cpu_used;
 };
