@@ -58,8 +58,9 @@ void vg_history_attempt(const struct vg_job *j, enum vg_eng_end how) {
     struct ack *ack = j->ack_over ? vg_alloc(sizeof *ack) : NULL;
     if (ack)
         *ack = (struct ack){j->ctl, t->attempt.node, t->id, t->attempt.number};
-    int r = vg_store_put_attempt(j->ctl->store, &row, ack ? VG_STORE_COMMIT : VG_STORE_LAZY,
-                                 ack ? attempt_stored : NULL, ack);
+    /* Lazily: the store tries again until it succeeds, also when the disk is full for a while. */
+    int r = vg_store_put_attempt(j->ctl->store, &row, VG_STORE_LAZY, ack ? attempt_stored : NULL,
+                                 ack);
     if (r < 0) {
         free(ack); /* the keeper remembers until it is asked again */
         vg_error("task=%016llx attempt=%u what it held cannot be stored: %s",

@@ -132,7 +132,8 @@ static struct vg_w_attempt *attempt_of(struct vg_w_task *t, uint32_t number) {
 static void check_output(const struct vg_w_task *t, const struct vg_w_attempt *a) {
     struct vg_logread at = {0};
     struct vg_buf b = {0};
-    if (planned(VG_FAULT_FULL_DISK) || a->keeper_lost)
+    if (planned(VG_FAULT_FULL_DISK) || a->keeper_lost ||
+        (t->plan->interactive && t->power_lost_since))
         return;
     while (vg_logread_next(vg_w_logs(), t->id, a->number, &at, &b, 65536) > 0)
         ;
