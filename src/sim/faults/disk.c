@@ -218,9 +218,18 @@ static void take_back(struct vg_w_file *f, const struct change *c) {
         memcpy(f->data + c->at, c->bytes, c->old_n);
 }
 
+/* Each file has its own: in which order files are looked at depends on where the database lies. */
+static struct vg_rng chances_of(const struct vg_w_file *f) {
+    const char *name = strrchr(f->path, '/');
+    uint64_t h = vg_w->plan->seed * 31 + vg_w->control_lives;
+    for (const char *p = name ? name : f->path; *p; p++)
+        h = (h ^ (uint8_t)*p) * 0x100000001b3ULL;
+    return vg_rng_seeded(h);
+}
+
 /* What of the unsynced writes reached the disk all the same. */
 static void lose_power(struct vg_w_file *f, struct vg_w_file *from) {
-    struct vg_rng *r = &vg_w->disk_rng;
+    struct vg_rng rng = chances_of(from), *r = &rng;
     size_t n = from->n_changes;
     for (size_t i = n; i--;)
         take_back(f, from->change[i]);

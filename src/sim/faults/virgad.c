@@ -58,7 +58,7 @@ int __wrap_vg_home_open(const char *dir, const char *conf, struct vg_home *ret,
     (void)dir;
     (void)conf;
     (void)err;
-    *ret = (struct vg_home){.dir = vg_strdup(home_dir),
+    *ret = (struct vg_home){.dir = vg_strdup("/virga"),
                             .sock = vg_strdup("/sock"),
                             .config = vg_fmt("%s/config.yaml", home_dir),
                             .control = vg_strdup(home_dir),
