@@ -47,7 +47,7 @@ void vg_history_attempt(const struct vg_job *j, enum vg_eng_end how) {
                                  .attempt = t->attempt.number,
                                  .user = t->user,
                                  .team = t->team,
-                                 .pool = vg_job_pool(j),
+                                 .pool = vg_task_pool(t),
                                  .node = vg_nodelink_name(j->ctl, t->attempt.node),
                                  .from_usec = t->started_usec,
                                  .until_usec = VG_MAX(until, t->started_usec),
@@ -92,7 +92,7 @@ void vg_history_task(const struct vg_job *j) {
         return;
     if (vg_task_is_group(t) || vg_policy_request(j->ctl, &j->ctl->policy, j, &req) < 0)
         return;
-    vg_auto_free char *pools = join(vg_task_pool(t), s->also_pool, s->n_also_pool, ',');
+    vg_auto_free char *pools = join(s->pool ? s->pool : "", s->also_pool, s->n_also_pool, ',');
     vg_auto_free char *labels = join("", s->node_label, s->n_node_label, '\n');
     struct vg_history_row row = {.task = t->id,
                                  .queue = vg_policy_queue(j->ctl, t->team, queue, sizeof queue),

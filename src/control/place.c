@@ -124,12 +124,13 @@ static void store_attempt(void *user) {
         attempt_stored(j, number, r);
 }
 
-static uint8_t pool_index(const struct vg_job *j, uint64_t pool) {
-    const Vg__Pb__TaskSpec *s = j->task->spec;
-    for (size_t i = 0; i < s->n_also_pool && i < VG_ENG_POOLS_MAX; i++)
-        if (vg_eng_pool_id(s->also_pool[i]) == pool)
-            return (uint8_t)(i + 1);
-    return 0;
+/* By the engine's number of it. */
+static void set_pool(struct vg_task *t, uint64_t pool) {
+    for (size_t i = 0; i < t->spec->n_also_pool; i++)
+        if (vg_eng_pool_id(t->spec->also_pool[i]) == pool) {
+            vg_task_set_pool(t, t->spec->also_pool[i]);
+            return;
+        }
 }
 
 /* The task is the node's from now on. */
@@ -142,7 +143,7 @@ static bool take_place(struct vg_control *c, const struct vg_eng_decision *d) {
         return false;
     }
     j->waits = false;
-    j->pool_at = pool_index(j, d->pool);
+    set_pool(j->task, d->pool);
     c->running++;
     vg_timer_stop(&j->hold);
     vg_sessions_enter(j, d->node);
@@ -340,10 +341,4 @@ void vg_place_unhold(struct vg_control *c) {
             vg_job_end(j, vg_reason_exit(err.reason), err.reason, err.msg);
     }
     vg_place_all(c);
-}
-
-const char *vg_job_pool(const struct vg_job *j) {
-    const Vg__Pb__TaskSpec *s = j->task->spec;
-    return j->pool_at && j->pool_at <= s->n_also_pool ? s->also_pool[j->pool_at - 1]
-                                                      : vg_task_pool(j->task);
 }

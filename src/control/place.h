@@ -24,8 +24,6 @@ void vg_place_skip(struct vg_job *j);
 void vg_place_unhold(struct vg_control *c);
 /* The job holds nothing any more (ended, or its attempt is over). */
 void vg_place_release(struct vg_job *j);
-/* The pool where its attempt is: one of those that it named. */
-const char *vg_job_pool(const struct vg_job *j);
 
 /* The same with an engine that is being prepared to take over (vg_policy_reload). */
 int vg_place_submit_to(struct vg_policy *p, struct vg_job *j, struct vg_err *err);

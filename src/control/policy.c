@@ -239,7 +239,8 @@ int vg_policy_request(struct vg_control *c, struct vg_policy *p, const struct vg
         .limit_usec = s->time_limit_usec,
         .kin = kin_of(t),
         .gang = s->gang ? t->group : 0};
-    ret->pool[ret->n_pools++] = vg_eng_pool_id(vg_task_pool(t));
+    if (s->pool && vg_conf_pool(p->conf, s->pool))
+        ret->pool[ret->n_pools++] = vg_eng_pool_id(s->pool);
     for (size_t i = 0; i < s->n_also_pool && ret->n_pools < VG_ENG_POOLS_MAX; i++)
         if (vg_conf_pool(p->conf, s->also_pool[i]))
             ret->pool[ret->n_pools++] = vg_eng_pool_id(s->also_pool[i]);

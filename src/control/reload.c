@@ -45,6 +45,24 @@ static void keep_fixed(struct vg_conf *now, struct vg_conf *next, char *out, siz
     next->node_cert_usec = now->node_cert_usec;
 }
 
+/* Whether the task needs that pool: it is there, or would have nowhere else to go. */
+static bool needs(const struct vg_task *t, const char *pool, const struct vg_conf *next) {
+    const Vg__Pb__TaskSpec *s = t->spec;
+    bool names = s->pool && strcmp(s->pool, pool) == 0;
+    if (vg_task_is_ended(t) || vg_task_is_group(t))
+        return false;
+    if (t->attempt.node)
+        return strcmp(vg_task_pool(t), pool) == 0;
+    if (s->pool && vg_conf_pool(next, s->pool))
+        return false;
+    for (size_t i = 0; i < s->n_also_pool; i++) {
+        if (vg_conf_pool(next, s->also_pool[i]))
+            return false;
+        names |= strcmp(s->also_pool[i], pool) == 0;
+    }
+    return names;
+}
+
 /* A pool with unfinished tasks stays: they would have nowhere to go. */
 static int check_pools(struct vg_control *c, const struct vg_conf *next, struct vg_err *err) {
     for (size_t i = 0; i < c->conf.n_pools; i++) {
@@ -53,8 +71,7 @@ static int check_pools(struct vg_control *c, const struct vg_conf *next, struct 
         if (vg_conf_pool(next, name))
             continue;
         vg_map_for_each (s, &c->jobs) {
-            const struct vg_job *j = s->value;
-            tasks += !vg_task_is_ended(j->task) && strcmp(vg_task_pool(j->task), name) == 0;
+            tasks += needs(((const struct vg_job *)s->value)->task, name, next);
         }
         if (tasks)
             return vg_err_set(err, VG_CONFLICT,

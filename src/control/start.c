@@ -39,7 +39,7 @@ static void make_ticket(struct vg_job *j, struct vg_nodelink *a, Vg__Pb__Start *
 void vg_start_send(struct vg_job *j, struct vg_nodelink *a) {
     struct vg_control *c = j->ctl;
     struct vg_task *t = j->task;
-    const struct vg_pool_conf *pool = vg_conf_pool(&c->conf, vg_job_pool(j));
+    const struct vg_pool_conf *pool = vg_conf_pool(&c->conf, vg_task_pool(t));
     uint32_t gpus[VG_NODE_GPUS_MAX];
     ProtobufCBinaryData paths[VG_CONF_LIST_MAX];
     char token[VG_TASK_TOKEN_MAX];

@@ -119,7 +119,7 @@ static void why_running(struct vg_control *c, const struct vg_job *j, struct vg_
             vg_format_duration(now > t->started_usec ? now - t->started_usec : 0, dur, sizeof dur));
     say(w, t->preempting ? "preempted" : "running", text);
     w->pb.node = (char *)node;
-    w->pb.pool = (char *)vg_job_pool(j);
+    w->pb.pool = (char *)vg_task_pool(t);
 }
 
 static void why_group(const struct vg_task *t, struct vg_why *w) {

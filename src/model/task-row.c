@@ -250,6 +250,7 @@ static void restore_rest(struct vg_task *t, const struct vg_task_row *row) {
     t->out_bytes = row->out_bytes;
     t->durable = row->durable;
     t->cancel = row->cancel;
+    vg_task_set_pool(t, row->pool);
 }
 
 static struct vg_task *new_from(const struct vg_task_row *row, int *ret_error) {

@@ -218,8 +218,10 @@ static void advance(struct vg_task *t, enum vg_task_state to, uint64_t now_usec,
     follow(t, to);
     if (to == VG_TASK_RUNNING)
         t->started_usec = now_usec;
-    if (to == VG_TASK_QUEUED)
+    if (to == VG_TASK_QUEUED) {
         t->started_usec = 0;
+        t->pool_at = 0;
+    }
     if (states[to].final)
         t->ended_usec = now_usec;
     char *text = vg_strdup(why);
@@ -277,7 +279,22 @@ const char *vg_task_name(const struct vg_task *t) {
 }
 
 const char *vg_task_pool(const struct vg_task *t) {
-    return t->spec && t->spec->pool ? t->spec->pool : "";
+    const Vg__Pb__TaskSpec *s = t->spec;
+    if (s && t->pool_at && t->pool_at <= s->n_also_pool)
+        return s->also_pool[t->pool_at - 1];
+    return s && s->pool ? s->pool : "";
+}
+
+void vg_task_set_pool(struct vg_task *t, const char *name) {
+    const Vg__Pb__TaskSpec *s = t->spec;
+    t->pool_at = 0;
+    if (!name || !s || (s->pool && strcmp(s->pool, name) == 0))
+        return;
+    for (size_t i = 0; i < s->n_also_pool && i < UINT8_MAX; i++)
+        if (strcmp(s->also_pool[i], name) == 0) {
+            t->pool_at = (uint8_t)(i + 1);
+            return;
+        }
 }
 
 const char *vg_task_check(const struct vg_task *t) {

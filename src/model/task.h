@@ -62,6 +62,7 @@ struct vg_task {
     uint64_t last_node;        /* where the last attempt was; stays after the end */
     struct vg_res grant;       /* what it gets: pool shape and request resolved */
     uint64_t gpus;             /* set of indices held on the node */
+    uint8_t pool_at;           /* which of its pools it is in: 0 spec->pool, else also_pool + 1 */
 
     int32_t status;        /* exit status, 128+n for signals; meaning only in final states */
     enum vg_reason reason; /* why it did not run, VG_OK when it did */
@@ -134,7 +135,10 @@ static inline bool vg_task_is_ended(const struct vg_task *t) {
     return vg_task_state_final(t->state);
 }
 const char *vg_task_name(const struct vg_task *t); /* "" when it has none */
-const char *vg_task_pool(const struct vg_task *t); /* likewise */
+/* The pool where it is or was last; while it waits, the one it likes best. Likewise. */
+const char *vg_task_pool(const struct vg_task *t);
+/* It is in that one of its pools; a name that is none of them counts as the first. */
+void vg_task_set_pool(struct vg_task *t, const char *name);
 
 /* NULL, or the invariant that is broken. For tests and debug builds. */
 const char *vg_task_check(const struct vg_task *t);

@@ -402,3 +402,35 @@ Test(policy, the_queue_is_shown_in_order_with_everybody_in_it) {
     side_send(&client, &env, NULL, 0);
     expect_error(VG_NOT_FOUND, "there is no pool 'c'");
 }
+
+static char *others[] = {"b"};
+
+static void either(Vg__Pb__RunReq *r) {
+    batch(r);
+    r->spec->pool = "far";
+    r->spec->also_pool = others;
+    r->spec->n_also_pool = 1;
+}
+
+Test(policy, a_task_goes_to_the_next_pool_that_will_do) {
+    static const char two[] = "pools:\n"
+                              "- {name: far, nodes: {labels: {none: here}}}\n"
+                              "- {name: b, shared: [/data]}\n";
+    side_open(&w, &client);
+    reload(two);
+    play_agent(&w, &agent, "n1", 0, NULL, 0);
+    play_run(&client, T1, either);
+    struct msg m = side_expect(&w, &agent, BODY(START));
+    cr_assert_eq(m.env->start->n_shared_path, 1, "as its pool has it");
+    msg_done(&m);
+    cr_assert_str_eq(vg_task_pool(vg_job_get(&w.c, T1)->task), "b");
+    write_config("pools: [{name: far}]\n");
+    send_reload();
+    expect_error(VG_CONFLICT, "leaves out pool 'b', which has 1 unfinished task");
+    play_started(&agent, T1, 1);
+    play_exited(&agent, T1, 1, 0);
+    expect_kind(VG__PB__RUN_EVENT__KIND__ENDED);
+    cr_assert_eq(ask("SELECT count(*) FROM attempts WHERE pool='b'"), 1);
+    cr_assert_eq(ask("SELECT count(*) FROM history WHERE pools='far,b'"), 1);
+    cr_assert_eq(ask("SELECT count(*) FROM tasks WHERE pool='b'"), 1);
+}
