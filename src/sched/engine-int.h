@@ -36,9 +36,11 @@ struct enode {
     char *name, *model, *rack; /* owned; "" when none */
     char **label;              /* owned */
     size_t n_labels;
-    uint32_t rack_no, model_no; /* equal ones have equal numbers; 0: unknown */
-    uint32_t class_no;          /* nclass.c */
-    bool linked;                /* some of its cards reach each other by NVLink */
+    uint32_t rack_no;              /* racks.c; 0: in none */
+    uint32_t rack_next, rack_prev; /* 1 + slot of others in it; 0: none */
+    uint32_t model_no;             /* equal ones have equal numbers; 0: none */
+    uint32_t class_no;             /* nclass.c */
+    bool linked;                   /* some of its cards reach each other by NVLink */
     struct vg_res total;
     int64_t cpu_free, mem_free;  /* below 0 only through adopted tasks */
     struct egpu *gpu;            /* owned, by index ascending */

@@ -279,7 +279,8 @@ int vg_eng_set_node(struct vg_eng *e, const struct vg_eng_node *in) {
     vg_auto_free struct egpu *gpu = make_gpus(in->gpu, n_gpus);
     char **label = vg_labels_dup(in->labels, in->n_labels);
     struct enode *n = name && model && rack && gpu && label ? vg_node_get(e, in->id) : NULL;
-    if (!n) {
+    uint32_t rack_no = n ? vg_rack_number(e, rack, n->at) : 0;
+    if (!rack_no) {
         vg_labels_free(label, in->n_labels);
         return -ENOMEM;
     }
@@ -295,7 +296,7 @@ int vg_eng_set_node(struct vg_eng *e, const struct vg_eng_node *in) {
     n->gpu = vg_take_ptr(gpu);
     n->label = label;
     n->n_labels = in->n_labels;
-    n->rack_no = vg_names_number(&e->place->racks, n->rack);
+    vg_rack_set(e, n, rack_no);
     n->model_no = vg_names_number(&e->place->models, n->model);
     n->total = in->total;
     n->total.gpus = n->n_gpus = (uint32_t)n_gpus;
@@ -321,6 +322,7 @@ static void make_ghost(struct vg_eng *e, struct enode *n) {
     join_pools(e, n);
     recount(n);
     vg_map_done(&n->cached);
+    vg_rack_set(e, n, 0);
     changed(e, n, false);
 }
 
@@ -380,6 +382,7 @@ void vg_place_done(struct vg_eng *e) {
     vg_mix_free(e->place->mix);
     free(e->place->log);
     free(e->place->glance);
+    free(e->place->rack);
     free(e->place->aside);
     free(vg_take_ptr(e->place));
 }

@@ -97,19 +97,12 @@ static struct fit *new_fit(struct vg_eng *e, const struct fit *key) {
     return f;
 }
 
-struct fit *vg_fit_get(struct vg_eng *e, const struct vg_eng_req *r) {
-    char model[] = "";
-    struct fit key = {.res = reserved(&r->res),
-                      .model = r->model ? (char *)r->model : model,
-                      .label = (char **)r->labels,
-                      .n_labels = r->n_labels};
-    key.n_pools = pools_of(e, r, key.pool);
-    key.hash = hash_of(&key);
-    struct fit *f = vg_map_get_u64(&e->place->fits, key.hash);
-    while (f && !equal(f, &key))
+static struct fit *get(struct vg_eng *e, const struct fit *key) {
+    struct fit *f = vg_map_get_u64(&e->place->fits, key->hash);
+    while (f && !equal(f, key))
         f = f->same;
     bool idle = f;
-    if (!f && !(f = new_fit(e, &key)))
+    if (!f && !(f = new_fit(e, key)))
         return NULL;
     if (f->refs++ == 0) {
         e->place->n_idle -= idle;
@@ -118,6 +111,28 @@ struct fit *vg_fit_get(struct vg_eng *e, const struct vg_eng_req *r) {
         count_pools(e, f, 1);
     }
     return f;
+}
+
+struct fit *vg_fit_get(struct vg_eng *e, const struct vg_eng_req *r) {
+    char model[] = "";
+    struct fit key = {.res = reserved(&r->res),
+                      .model = r->model ? (char *)r->model : model,
+                      .label = (char **)r->labels,
+                      .n_labels = r->n_labels};
+    key.n_pools = pools_of(e, r, key.pool);
+    key.hash = hash_of(&key);
+    return get(e, &key);
+}
+
+struct fit *vg_fit_like(struct vg_eng *e, const struct fit *f, const struct vg_res *res) {
+    struct fit key = {.res = *res,
+                      .model = f->model,
+                      .label = f->label,
+                      .n_labels = f->n_labels,
+                      .n_pools = f->n_pools};
+    memcpy(key.pool, f->pool, sizeof key.pool);
+    key.hash = hash_of(&key);
+    return get(e, &key);
 }
 
 static void unlink_fit(struct vg_eng *e, struct fit *f) {

@@ -41,9 +41,11 @@ static struct glance glance_at(const struct enode *n) {
                        .class_no = n->class_no,
                        .whole = (uint8_t)n->whole_free,
                        .open = n->usable && n->n_tasks < n->max_tasks};
-    for (uint32_t i = 0; i < n->n_gpus; i++)
-        if (!n->gpu[i].bad && n->gpu[i].free_milli > g.milli)
-            g.milli = (int16_t)n->gpu[i].free_milli;
+    for (uint32_t i = 0; i < n->n_gpus; i++) {
+        int32_t milli = n->gpu[i].bad ? 0 : VG_MAX(n->gpu[i].free_milli, 0);
+        g.milli = (int16_t)VG_MAX(g.milli, milli);
+        g.all_milli += (uint32_t)milli;
+    }
     return g;
 }
 
@@ -56,7 +58,9 @@ static bool surely_full(const struct fit *f, const struct glance *g) {
 
 void vg_index_log(struct vg_eng *e, const struct enode *n) {
     struct fit_world *w = e->place;
-    w->glance[n->at] = glance_at(n);
+    struct glance now = glance_at(n);
+    vg_rack_changed(e, n, &w->glance[n->at], &now);
+    w->glance[n->at] = now;
     w->log[w->log_head++ & (w->log_cap - 1)] = n->at;
 }
 
@@ -74,6 +78,7 @@ int vg_index_log_room(struct vg_eng *e, size_t nodes) {
     struct glance *glance = vg_realloc(w->glance, cap / 2 * sizeof *glance);
     if (!glance)
         return -ENOMEM;
+    memset(glance + w->log_cap / 2, 0, (cap - w->log_cap) / 2 * sizeof *glance);
     w->glance = glance;
     w->log_cap = cap;
     w->log_head += 2 * cap; /* whoever comes is too far behind */
@@ -375,28 +380,4 @@ int vg_fit_find_plain(struct vg_eng *e, struct fit *f, const struct shape *who, 
     if (!best.node)
         *code = vg_fit_reason(e, f, refused);
     return best.node != NULL;
-}
-
-static int each_below(const struct vg_eng *e, const struct fit_index *x, uint32_t round, uint32_t i,
-                      int (*fn)(void *arg, struct enode *n), void *arg) {
-    if (x->key[round][i] == VG_INDEX_NONE)
-        return 0;
-    if (round == 0)
-        return fn(arg, e->node[i]);
-    int r = 0;
-    for (uint32_t k = 0; k < WAYS && r == 0; k++)
-        r = each_below(e, x, round - 1, i * WAYS + k, fn, arg);
-    return r;
-}
-
-int vg_index_each(struct vg_eng *e, struct fit *f, int (*fn)(void *arg, struct enode *n),
-                  void *arg) {
-    const struct fit_index *x = ready(e, f);
-    if (x)
-        return each_below(e, x, x->rounds, 0, fn, arg);
-    int r = 0;
-    for (size_t i = 0; i < e->n_nodes && r == 0; i++)
-        if (e->node[i] && vg_fit_now(f, e->node[i]) && vg_fit_belongs(e, f, e->node[i]))
-            r = fn(arg, e->node[i]);
-    return r;
 }

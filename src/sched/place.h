@@ -8,6 +8,7 @@
    score.c     how much worth is lost by placing a fit on a node
    fit.c       equal requests are one fit; where it may go at all
    index.c     per fit a tournament of nodes by score, brought up to date from the log when asked
+   racks.c     what is free in each rack
    together.c  whole gangs */
 #include "sched/engine-int.h"
 
@@ -32,12 +33,22 @@ struct worth {
 struct glance {
     int64_t cpu, mem;
     uint32_t class_no;
-    int16_t milli; /* left of the card with the most */
-    uint8_t whole; /* free cards */
-    bool open;     /* takes tasks at all */
+    int16_t milli;      /* left of the card with the most */
+    uint32_t all_milli; /* of all cards */
+    uint8_t whole;      /* free cards */
+    bool open;          /* takes tasks at all */
+};
+
+/* All nodes of a rack together. */
+struct rack_room {
+    uint32_t first;            /* 1 + slot of a node, more by enode.rack_next; 0: none */
+    int64_t whole, milli, cpu; /* free on open ones: cards, thousandths of cards and of CPUs */
 };
 
 struct fit_world {
+    struct rack_room *rack; /* owned; by enode.rack_no */
+    uint32_t n_rack;
+    size_t racks_cap;
     struct names racks, models, classes;
     struct vg_map fits;  /* hash -> struct fit, further ones by fit.same */
     struct vg_list idle; /* fit.link of fits without references, longest unused first */
@@ -63,6 +74,13 @@ void vg_nclass_set(struct vg_eng *e, struct enode *n);
 bool vg_labels_within(char *const *want, size_t n_want, char *const *have, size_t n_have);
 char **vg_labels_dup(char *const *l, size_t n);
 void vg_labels_free(char **l, size_t n);
+
+/* racks.c */
+uint32_t vg_rack_number(struct vg_eng *e, const char *rack, uint32_t slot); /* 0: no memory */
+void vg_rack_set(struct vg_eng *e, struct enode *n, uint32_t rack_no);      /* 0: in none */
+void vg_rack_changed(struct vg_eng *e, const struct enode *n, const struct glance *before,
+                     const struct glance *after);
+uint64_t vg_rack_bound(const struct rack_room *r, const struct fit *f);
 
 /* gpus.c */
 /* GPU memory that one member takes from a card of this size. */
@@ -90,6 +108,8 @@ const struct egpu *vg_score_card(const struct vg_eng *e, const struct fit *f,
                                  const struct enode *n);
 
 /* fit.c */
+/* As f, but asks for this; counts a reference. NULL: no memory. */
+struct fit *vg_fit_like(struct vg_eng *e, const struct fit *f, const struct vg_res *res);
 /* 1 + place in fit.pool of the pool by which a node belongs, or 0. */
 uint32_t vg_fit_rank(const struct vg_eng *e, const struct fit *f, const struct enode *n);
 /* Why nothing was found; `refused` is what vg_profile_allows said of a node with room, or FREE. */
@@ -104,9 +124,6 @@ void vg_index_free(struct vg_eng *e, struct fit_index *x);
 /* A node changed. */
 void vg_index_log(struct vg_eng *e, const struct enode *n);
 int vg_index_log_room(struct vg_eng *e, size_t nodes);
-/* Calls fn for every node with room, in the order of slots, until it returns nonzero. */
-int vg_index_each(struct vg_eng *e, struct fit *f, int (*fn)(void *arg, struct enode *n),
-                  void *arg);
 /* vg_fit_find by looking at every node: where there is no memory for an index, and in tests. */
 int vg_fit_find_plain(struct vg_eng *e, struct fit *f, const struct shape *who, uint64_t until,
                       uint64_t env, struct spot *ret, enum vg_eng_code *code);
