@@ -1,5 +1,6 @@
 """Gangs over two hosts, each in a network namespace of its own: all or nothing, a meeting point that works, and what
 a lost member means."""
+import os
 import re
 import shutil
 
@@ -25,7 +26,6 @@ default_pool: default
 
 @pytest.fixture(scope="module")
 def net():
-    import os
     half = max(1, os.cpu_count() // 2)
     network = Network()
     try:
@@ -44,6 +44,14 @@ def net():
         network.control.virga("down")
     finally:
         network.close()
+
+
+@pytest.fixture(autouse=True)
+def empty(net):
+    """Every test finds and leaves all slots free."""
+    yield
+    net.client.virga("task", "cancel", "--all")
+    wait_for("everything to end", lambda: not net.client.json("task", "list"))
 
 
 def slots(net):
