@@ -271,6 +271,7 @@ static void free_jobs(struct vg_control *c) {
         vg_job_free(s->value);
     }
     vg_map_done(&c->jobs);
+    vg_alike_done(&c->alike);
     vg_map_done(&c->idem);
     vg_schedules_done(c);
 }

@@ -7,6 +7,7 @@
 #include "control/authority.h"
 #include "control/home.h"
 #include "control/policy.h"
+#include "model/alike.h"
 #include "model/tenant.h"
 #include "net/conn.h"
 #include "store/store.h"
@@ -30,6 +31,7 @@ struct vg_control {
     uint64_t wake_usec;    /* ... wall time */
     bool conf_named;       /* the configuration's file was given: it must be there */
     struct vg_tenants tenants;
+    struct vg_alike alike;              /* what the tasks in memory have in common */
     char cloud[VG_TENANT_NAME_MAX + 1]; /* the cloud's id */
     char machine_id[64];                /* of this machine; "" when unknown */
     char address[300];                  /* what clients are told of the TLS port */

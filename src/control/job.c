@@ -57,6 +57,7 @@ struct vg_job *vg_job_new(struct vg_control *c, struct vg_task *task) {
         return NULL;
     }
     count_for_owner(j, !vg_task_is_ended(task));
+    vg_alike_share(&c->alike, task);
     return j;
 }
 

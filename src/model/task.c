@@ -4,6 +4,7 @@
 #include "base/cleanup.h"
 #include "base/mem.h"
 #include "model/moves.h"
+#include "model/submission.h"
 
 static const struct {
     const char *name;
@@ -26,16 +27,11 @@ static const struct vg_move group_moves[] = {
 #undef GROUP_MOVE
 };
 
-struct vg_submission {
-    uint32_t refs;
-    char *user, *team;      /* owned */
-    Vg__Pb__TaskSpec *spec; /* owned */
-    Vg__Pb__Identity *who;  /* owned; NULL until known */
-};
-
 static void submission_unref(struct vg_submission *s) {
     if (!s || --s->refs)
         return;
+    if (s->block)
+        vg_block_unref(s->block, s->spec, &s->who);
     if (s->spec)
         vg__pb__task_spec__free_unpacked(s->spec, NULL);
     if (s->who)
