@@ -99,12 +99,12 @@ static struct etask *next_pinned(struct vg_eng *e) {
 
 /* Tries the shape's head. Starting it is either *single, or several decisions in `out`. */
 static void try_shape(struct vg_eng *e, struct shape *s, struct etask **single) {
-    struct etask *t = s->root->head;
+    struct etask *t = vg_shape_head(e, s);
     enum vg_eng_code code = VG_ENG_BUSY;
     struct spot at;
     struct etenant *full = vg_tenant_at_limit(e, t->tenant, s->fit, s->members);
     if (full) {
-        vg_bough_cap(e, vg_lane_find(e, full, s));
+        vg_tenant_cap(e, full, s);
         vg_shape_settle(e, s);
         return;
     }

@@ -52,44 +52,78 @@ static const char *check_tenant(const struct vg_eng *e, const struct etenant *t)
     return NULL;
 }
 
-static const char *check_bough(const struct bough *b, uint64_t *n) {
-    *n += tree_size(&b->tasks);
-    const struct etask *best = NULL;
-    struct tree_item *own = tree_first(&b->tasks);
-    if (own)
-        best = vg_container_of(own, struct etask, in_lane);
-    for (uint32_t i = 0; i < b->n_child; i++) {
-        const struct bough *c = b->child[i].bough;
-        if (c->parent != b || c->at != i || c->capped || !c->head)
-            return "a heap holds a bough that is not in it";
-        if (i && vg_bough_before(c, b->child[(i - 1) / 2].bough))
-            return "a heap is out of order";
+/* Bits and counts of one bough, from those below it. */
+static const char *check_bough(const struct vg_eng *e, const struct bough *b) {
+    uint32_t kids = 0, live = 0;
+    vg_map_for_each (i, &e->boughs) {
+        const struct bough *k = i->value;
+        kids += k->parent == b;
+        live += k->parent == b && k->set;
     }
-    if (b->n_child) {
-        const struct etask *c = b->child[0].bough->head;
-        if (!best || c->level > best->level)
-            best = c;
-    }
-    if (best != b->head)
-        return "a bough's head is not the first of those below";
+    if (kids != b->kids || live != b->live || (!kids && !b->tasks.root))
+        return "a bough's counts differ from those below it";
+    if (b->set != (!b->capped && (b->tasks.root || live)) ||
+        b->set != vg_tenant_bit(b->tenant, b->column))
+        return "a tenant's bit is wrong";
+    if ((b->parent ? b->parent->tenant : NULL) != b->tenant->parent)
+        return "a bough is below another tenant's";
     return NULL;
+}
+
+static const char *check_column(const struct vg_eng *e, struct column *c, uint64_t *n) {
+    uint32_t boughs = 0, lanes = 0;
+    const char *bad = NULL;
+    vg_map_for_each (i, &e->boughs) {
+        const struct bough *b = i->value;
+        if (b->column != c)
+            continue;
+        boughs++;
+        lanes += b->tasks.root != NULL;
+        *n += tree_size(&b->tasks);
+        bad = bad ? bad : check_bough(e, b);
+    }
+    if (!bad && (boughs != c->n_boughs || lanes != c->n_lanes || e->column[c->no] != c))
+        bad = "a column's counts are wrong";
+    if (!bad && vg_pick_by_walk(e, &c, 1) != vg_pick_by_lane(e, &c, 1))
+        bad = "the two ways to the first of a column differ";
+    return bad;
 }
 
 static const char *check_shape(const struct vg_eng *e, const struct shape *s) {
     uint64_t n = 0;
+    int64_t last = INT64_MAX;
     const char *bad = NULL;
-    vg_map_for_each (i, &e->boughs) {
-        const struct bough *b = i->value;
-        if (b->shape == s && (bad = check_bough(b, &n)))
-            return bad;
+    vg_list_for_each (i, &s->columns) {
+        struct column *c = vg_list_entry(i, struct column, on_shape);
+        if (c->shape != s || (i->prev != &s->columns && c->level >= last))
+            return "a shape's columns are out of order";
+        last = c->level;
+        bad = bad ? bad : check_column(e, c, &n);
     }
+    if (bad)
+        return bad;
     if (n != s->queued || !n)
         return "a shape's count differs from its lanes";
-    bool any = s->root && s->root->head;
+    bool any = vg_shape_top(e, s) != NULL;
     if (s->state == SHAPE_READY ? !any || e->ready[s->ready_at] != s : s->state != SHAPE_ASLEEP)
         return "a shape with waiting tasks is neither ready nor asleep";
     if (s->state == SHAPE_ASLEEP && (s->code == VG_ENG_AT_LIMIT) == any)
         return "a shape is at a limit, but somebody in it is not, or the other way round";
+    return NULL;
+}
+
+/* Both ways to the first of all who are ready. */
+static const char *check_ready(const struct vg_eng *e) {
+    size_t n = 0;
+    for (uint32_t i = 0; i < e->n_ready; i++) {
+        struct column *top = vg_shape_top(e, e->ready[i]);
+        if (n && top->level > e->wanted[0]->level)
+            n = 0;
+        if (!n || top->level == e->wanted[0]->level)
+            e->wanted[n++] = top;
+    }
+    if (n && vg_pick_by_walk(e, e->wanted, n) != vg_pick_by_lane(e, e->wanted, n))
+        return "the two ways to the first of all differ";
     return NULL;
 }
 
@@ -191,5 +225,7 @@ const char *vg_eng_check(const struct vg_eng *e) {
         }
     if (!bad && shapes != e->n_shapes)
         bad = "a shape is lost";
+    if (!bad)
+        bad = check_ready(e);
     return bad ? bad : vg_time_check(e);
 }

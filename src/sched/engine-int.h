@@ -111,16 +111,16 @@ struct shape {
     uint32_t run_class;
     uint64_t grant; /* part of its identity, vg_window_grant(): 0, or the tenant whose advance
                        reservation its tasks may use */
-    uint32_t no;    /* of its own, for the map of boughs */
     struct vg_list on_fit;
     enum shape_state state;
     enum vg_eng_code code; /* why it sleeps: BUSY, KEPT, WINDOW, ... AT_LIMIT: all who wait are */
     uint64_t queued;       /* tasks or gangs that wait */
     struct reservation *reservation; /* profile.c; NULL: none */
-    struct bough *root;              /* lanes.c: its tournament over the tenant tree; NULL: none */
-    struct vg_list dirty; /* bough.dirty: whose keys changed since it was last looked at */
-    uint32_t ready_at;    /* SHAPE_READY: place in vg_eng.ready */
-    uint32_t waker; /* READY: enode.at + 1 of the only node that gained since it slept; 0: any */
+    struct vg_list columns;          /* lanes.c: of column.on_shape, largest level first */
+    struct etask *head;              /* pick.c: remembered, as of head_epoch */
+    uint64_t head_epoch;
+    uint32_t ready_at; /* SHAPE_READY: place in vg_eng.ready */
+    uint32_t waker;    /* READY: enode.at + 1 of the only node that gained since it slept; 0: any */
     struct shape_bed {
         struct vg_list link; /* in vg_eng.beds */
         struct shape *shape;
@@ -153,10 +153,21 @@ struct etenant {
     uint32_t depth;           /* the root's is 0 */
     uint32_t queued, running; /* tasks of it and those below */
     uint32_t own;             /* its own tasks, waiting or running */
-    struct vg_list boughs;    /* lanes.c: where it stands in the shapes' tournaments */
-    struct vg_list capped;    /* boughs that are out because it is at its limit */
-    struct vg_list stale;     /* in vg_eng.stale: keys by age */
-    struct vg_list runs;      /* etask.on_tenant: its own that run, newest first */
+    struct vg_list boughs;    /* lanes.c: its part in the columns */
+    uint64_t *bits;           /* owned: columns in which somebody here waits, by column.no */
+    size_t n_bits;            /* words */
+    uint32_t own_lanes;
+    struct tree by_share, by_fill;      /* its children; by_fill: those with a quota */
+    struct tree_item in_share, in_fill; /* in its parent's */
+    bool sorted;                        /* is in them */
+    uint64_t sum;                       /* of its bits, words laid over one another */
+    struct vg_eng_amount room;          /* left of its quota */
+    /* Of it and those below it in these trees: who need not be looked at. */
+    uint64_t share_sum, fill_sum;
+    struct vg_eng_amount fill_room;
+    struct vg_list capped; /* boughs that are out because it is at its limit */
+    struct vg_list stale;  /* in vg_eng.stale: keys by age */
+    struct vg_list runs;   /* etask.on_tenant: its own that run, newest first */
     bool removed;
 };
 
@@ -214,8 +225,14 @@ struct vg_eng {
     uint32_t n_pools;
     struct etenant root;
     struct vg_list fits;
-    struct vg_list stale; /* of etenant.stale */
-    struct vg_map boughs; /* by (tenant.no, shape.no) */
+    struct vg_list stale;            /* of etenant.stale */
+    struct vg_map boughs;            /* by (tenant.no, column.no) */
+    struct column **column;          /* by number; holes are NULL */
+    uint32_t n_columns, column_hint; /* hint: no hole before it */
+    size_t columns_cap;
+    struct column **wanted; /* scratch of vg_shapes_best: room for one a shape */
+    size_t wanted_cap;
+    uint64_t order_epoch; /* counts whatever may change whose turn it is */
     uint32_t last_no;
     uint64_t starts;           /* counts */
     struct vg_list claims_due; /* claim.due: their nodes changed */
@@ -308,7 +325,7 @@ struct etenant *vg_tenant_at_limit(const struct vg_eng *e, struct etenant *t, co
 /* The next waiting task of a shape, in order; NULL: none (or all are at a limit). */
 struct etask *vg_shape_head(const struct vg_eng *e, const struct shape *s);
 /* Whether the head of `a` goes before that of `b`; both have one. */
-bool vg_shape_before(const struct shape *a, const struct shape *b);
+bool vg_shape_before(const struct vg_eng *e, const struct shape *a, const struct shape *b);
 /* Forgets a task wherever it is, as if it had never been: for nodes that are removed. */
 void vg_task_forget(struct vg_eng *e, struct etask *t);
 

@@ -33,10 +33,16 @@ static size_t list_tree(const struct tree_item *i, uint64_t *task, size_t max) {
     return n + list_tree(i->right, task + n, max - n);
 }
 
+/* The lanes at and below a bough. */
 static size_t list_lanes(const struct bough *b, uint64_t *task, size_t max) {
-    size_t n = list_tree(b->tasks.root, task, max);
-    for (uint32_t k = 0; k < b->n_child && n < max; k++)
-        n += list_lanes(b->child[k].bough, task + n, max - n);
+    size_t n = 0;
+    vg_list_for_each (i, &b->column->lanes) {
+        const struct bough *lane = vg_list_entry(i, struct bough, on_column), *up = lane;
+        while (up && up != b)
+            up = up->parent;
+        if (up && n < max)
+            n += list_tree(lane->tasks.root, task + n, max - n);
+    }
     return n;
 }
 
@@ -46,7 +52,7 @@ static size_t list_capped(const struct etenant *t, const uint64_t pools[4], uint
     size_t n = 0;
     vg_list_for_each (i, &t->capped) {
         const struct bough *b = vg_list_entry(i, struct bough, on_capped);
-        uint32_t p = b->shape->fit->pool[0];
+        uint32_t p = b->column->shape->fit->pool[0];
         if (n < max && (pools[p / 64] >> (p % 64) & 1))
             n += list_lanes(b, task + n, max - n);
     }
@@ -89,7 +95,7 @@ static double wants(const struct vg_eng *e, const struct etenant *t) {
     double sum = (double)measure(e, t->held);
     vg_list_for_each (i, &t->boughs) {
         const struct bough *b = vg_list_entry(i, struct bough, on_tenant);
-        struct vg_eng_amount a = vg_fit_amount(b->shape->fit, b->shape->members);
+        struct vg_eng_amount a = vg_fit_amount(b->column->shape->fit, b->column->shape->members);
         sum += (double)measure(e, a) * (double)tree_size(&b->tasks);
     }
     vg_list_for_each (i, &t->children) {

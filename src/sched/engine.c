@@ -92,7 +92,7 @@ static int wait_pinned(struct vg_eng *e, struct etask *t) {
 static int wait_in_lane(struct vg_eng *e, struct etask *t) {
     struct shape *s = vg_shape_get(e, t->fit, weight_of(t), vg_run_class(t->expect_usec),
                                    vg_window_grant(e, t->tenant));
-    struct bough *lane = s ? vg_lane_get(e, t->tenant, s) : NULL;
+    struct bough *lane = s ? vg_lane_get(e, t->tenant, s, t->level) : NULL;
     if (!lane) {
         if (s)
             vg_shape_drop_if_empty(e, s);
@@ -151,7 +151,7 @@ void vg_task_unwait(struct vg_eng *e, struct etask *t) {
 int vg_shape_move(struct vg_eng *e, struct etask *t) {
     struct shape *to = vg_shape_get(e, t->fit, t->shape->members, t->shape->run_class,
                                     vg_window_grant(e, t->tenant));
-    struct bough *lane = to ? vg_lane_get(e, t->tenant, to) : NULL;
+    struct bough *lane = to ? vg_lane_get(e, t->tenant, to, t->level) : NULL;
     if (!lane) {
         if (to)
             vg_shape_drop_if_empty(e, to);
@@ -220,7 +220,7 @@ static void leave_waiting_gang(struct vg_eng *e, struct etask *t) {
     struct etask *next = t == first ? vg_list_entry(t->on_gang.next, struct etask, on_gang) : first;
     struct shape *from = first->shape;
     struct shape *to = vg_shape_get(e, t->fit, g->here - 1, from->run_class, from->grant);
-    struct bough *lane = to ? vg_lane_get(e, t->tenant, to) : NULL;
+    struct bough *lane = to ? vg_lane_get(e, t->tenant, to, t->level) : NULL;
     count(e, t, -1);
     if (!lane) {
         if (to)
@@ -510,13 +510,20 @@ int vg_eng_adopt(struct vg_eng *e, const struct vg_eng_req *r, uint64_t node, ui
 
 /* --- time and policy --- */
 
+/* Those for whom there is no memory keep their level. */
 static void relevel(struct vg_eng *e) {
     vg_map_for_each (i, &e->tasks) {
         struct etask *t = i->value;
         if (!t->lane || t->heal)
             continue;
         struct vg_eng_req r = {.priority = t->priority, .since_usec = t->since_usec};
-        vg_lane_lift(t, vg_task_level(e, &r));
+        int64_t level = vg_task_level(e, &r);
+        struct bough *lane = vg_lane_get(e, t->tenant, t->shape, level);
+        if (!lane || lane == t->lane)
+            continue;
+        vg_lane_remove(e, t);
+        t->level = level;
+        vg_lane_add(e, lane, t);
     }
 }
 

@@ -1,6 +1,5 @@
-/* Boughs and lanes: see lanes.h. A bough's key (`in_quota`, `share`, and the level and order of its
-   head) is what the heap above it was sorted by; it only changes together with its place there.
-   Pure. */
+/* Columns, boughs and lanes: see lanes.h. A bough's bit is set exactly while it is not capped and
+   has tasks of its own or a child whose bit is set. Pure. */
 #include "sched/lanes.h"
 
 #include "base/mem.h"
@@ -14,305 +13,258 @@ static struct etask *task_of(const struct tree_item *i) {
     return i ? vg_container_of(i, struct etask, in_lane) : NULL;
 }
 
-static bool task_before(const struct etask *a, const struct etask *b) {
-    if (a->level != b->level)
-        return a->level > b->level;
-    return a->order != b->order ? a->order < b->order : a->id < b->id;
-}
-
 static int cmp_tasks(const struct tree_item *x, const struct tree_item *y) {
-    return x == y ? 0 : task_before(task_of(x), task_of(y)) ? -1 : 1;
+    const struct etask *a = task_of(x), *b = task_of(y);
+    if (a->order != b->order)
+        return a->order < b->order ? -1 : 1;
+    return a->id < b->id ? -1 : a->id > b->id;
 }
 
-/* Siblings, in one shape or in two. Equal shares: who was served longest ago. That is a matter of
-   the tenants alone: were it one of their tasks' order, a could go before b before c before a. */
-static bool by_key(const struct bough *a, const struct bough *b) {
-    if (a->in_quota != b->in_quota)
-        return a->in_quota;
-    if (a->share != b->share)
-        return a->share < b->share;
-    return a->served != b->served ? a->served < b->served : a->tenant->no < b->tenant->no;
+struct etask *vg_lane_first(const struct bough *lane) {
+    return task_of(tree_first(&lane->tasks));
 }
 
-/* Where the tenants are the same, the shapes may differ: one may be within the quota, one not. What
-   stands higher in the tree decides. */
-static int by_common_quota(const struct bough *a, const struct bough *b) {
-    int r = 0;
-    for (; a->parent; a = a->parent, b = b->parent)
-        if (a->in_quota != b->in_quota)
-            r = a->in_quota ? -1 : 1;
-    return r;
+/* --- columns --- */
+
+static struct column *column_of(struct vg_list *i) {
+    return vg_list_entry(i, struct column, on_shape);
 }
 
-bool vg_bough_before(const struct bough *a, const struct bough *b) {
-    const struct etask *x = a->head, *y = b->head;
-    if (x->level != y->level)
-        return x->level > y->level;
-    a = x->lane;
-    b = y->lane;
-    while (a->tenant->depth > b->tenant->depth)
-        a = a->parent;
-    while (b->tenant->depth > a->tenant->depth)
-        b = b->parent;
-    if (a->tenant == b->tenant) { /* one tenant is the other, or above it */
-        int r = by_common_quota(a, b);
-        if (r || x->tenant == y->tenant)
-            return r ? r < 0 : task_before(x, y);
-        return x->tenant->depth < y->tenant->depth;
+/* A number that no column has; the array has room for it. */
+static int new_number(struct vg_eng *e, uint32_t *ret) {
+    for (uint32_t i = e->column_hint; i < e->n_columns; i++)
+        if (!e->column[i]) {
+            *ret = i;
+            e->column_hint = i + 1;
+            return 0;
+        }
+    struct column **more = vg_grow(e->column, &e->columns_cap, e->n_columns + 1, sizeof *more);
+    if (!more)
+        return -ENOMEM;
+    e->column = more;
+    *ret = e->column_hint = e->n_columns;
+    e->column[e->n_columns++] = NULL;
+    e->column_hint = e->n_columns;
+    return 0;
+}
+
+/* New ones mostly have the smallest level, so the place is looked for from the back. */
+static struct column *column_get(struct vg_eng *e, struct shape *s, int64_t level) {
+    struct vg_list *i = s->columns.prev;
+    while (i != &s->columns && column_of(i)->level < level)
+        i = i->prev;
+    if (i != &s->columns && column_of(i)->level == level)
+        return column_of(i);
+    uint32_t no;
+    struct column *c = vg_alloc(sizeof *c);
+    if (!c || new_number(e, &no) < 0) {
+        free(c);
+        return NULL;
     }
-    while (a->parent->tenant != b->parent->tenant) {
-        a = a->parent;
-        b = b->parent;
-    }
-    int r = by_common_quota(a->parent, b->parent);
-    return r ? r < 0 : by_key(a, b);
+    c->shape = s;
+    c->level = level;
+    c->no = no;
+    vg_list_init(&c->lanes);
+    vg_list_insert(i, &c->on_shape);
+    return e->column[no] = c;
 }
 
-/* --- the heap of children --- */
-
-/* The same as by level and by_key(), on what the heap keeps beside each child. */
-static bool limb_before(const struct limb *a, const struct limb *b) {
-    if (a->level != b->level)
-        return a->level > b->level;
-    if (a->in_quota != b->in_quota)
-        return a->in_quota;
-    if (a->share != b->share)
-        return a->share < b->share;
-    return a->served != b->served ? a->served < b->served : a->no < b->no;
+static void column_put(struct vg_eng *e, struct column *c) {
+    if (c->n_boughs)
+        return;
+    e->column[c->no] = NULL;
+    e->column_hint = VG_MIN(e->column_hint, c->no);
+    vg_list_remove(&c->on_shape);
+    free(c);
 }
 
-static struct limb limb_of(struct bough *b) {
-    return (struct limb){.bough = b,
-                         .level = b->head->level,
-                         .share = b->share,
-                         .served = b->served,
-                         .no = b->tenant->no,
-                         .in_quota = b->in_quota};
+/* --- bits --- */
+
+static int room_for_bit(struct etenant *t, const struct column *c) {
+    size_t cap = t->n_bits;
+    uint64_t *more = vg_grow(t->bits, &cap, c->no / 64 + 1, sizeof *more);
+    if (!more)
+        return -ENOMEM;
+    t->bits = more;
+    while (t->n_bits < cap)
+        t->bits[t->n_bits++] = 0;
+    return 0;
 }
 
-static void put(struct bough *p, uint32_t at, const struct limb *x) {
-    p->child[at] = *x;
-    x->bough->at = at;
-}
-
-/* To its place, from a free one. */
-static void sift(struct bough *p, uint32_t at, struct limb x) {
-    for (; at && limb_before(&x, &p->child[(at - 1) / 2]); at = (at - 1) / 2)
-        put(p, at, &p->child[(at - 1) / 2]);
-    for (uint32_t c; (c = 2 * at + 1) < p->n_child; at = c) {
-        if (c + 1 < p->n_child && limb_before(&p->child[c + 1], &p->child[c]))
-            c++;
-        if (!limb_before(&p->child[c], &x))
-            break;
-        put(p, at, &p->child[c]);
-    }
-    put(p, at, &x);
-}
-
-static void heap_drop(struct bough *b) {
-    struct bough *p = b->parent;
-    uint32_t at = b->at;
-    struct limb last = p->child[--p->n_child];
-    b->at = VG_NOT_IN_HEAP;
-    if (last.bough != b)
-        sift(p, at, last);
-}
-
-/* Its head or key changed: to its place in the heap above. */
-static void replace(struct bough *b) {
-    bool in = b->head && !b->capped;
-    if (in)
-        sift(b->parent, b->at == VG_NOT_IN_HEAP ? b->parent->n_child++ : b->at, limb_of(b));
-    else if (b->at != VG_NOT_IN_HEAP)
-        heap_drop(b);
-}
-
-/* Among equals by level, an inner tenant's own tasks go before those of the tenants below it. */
-static struct etask *winner(const struct bough *b) {
-    struct etask *own = task_of(tree_first(&b->tasks));
-    struct etask *below = b->n_child ? b->child[0].bough->head : NULL;
-    return own && (!below || own->level >= below->level) ? own : below;
-}
-
-/* From a bough whose heap or tasks changed up to where nothing changes any more. */
-static void climb(struct bough *b) {
-    for (struct etask *head; b && (head = winner(b)) != b->head; b = b->parent) {
-        b->head = head;
+/* From a bough that changed up to where nothing changes any more. */
+static void refresh(struct vg_eng *e, struct bough *b) {
+    e->order_epoch++;
+    for (; b; b = b->parent) {
+        bool set = !b->capped && (b->tasks.root || b->live);
+        if (set == b->set)
+            return;
+        b->set = set;
+        b->tenant->bits[b->column->no / 64] ^= 1ULL << (b->column->no % 64);
+        vg_tenant_bits_changed(b->tenant);
         if (b->parent)
-            replace(b);
+            b->parent->live += set ? 1 : UINT32_MAX;
     }
-}
-
-static void key(struct vg_eng *e, struct bough *b) {
-    const struct shape *s = b->shape;
-    b->in_quota = vg_tenant_in_quota(e, b->tenant, s->fit, s->members);
-    b->share = b->in_quota ? b->tenant->fill : b->tenant->key;
-    b->served = b->tenant->served;
 }
 
 /* --- making and freeing --- */
 
-static uint64_t bough_key(const struct etenant *t, const struct shape *s) {
-    return (uint64_t)t->no << 32 | s->no;
+static uint64_t bough_key(const struct etenant *t, const struct column *c) {
+    return (uint64_t)t->no << 32 | c->no;
 }
 
-struct bough *vg_lane_find(const struct vg_eng *e, const struct etenant *t, const struct shape *s) {
-    return vg_map_get_u64(&e->boughs, bough_key(t, s));
+static struct bough *find(const struct vg_eng *e, const struct etenant *t, const struct column *c) {
+    return vg_map_get_u64(&e->boughs, bough_key(t, c));
 }
 
-static int room_for_child(struct bough *p) {
-    struct limb *more = vg_grow(p->child, &p->child_cap, p->kids + 1, sizeof *more);
-    if (!more)
-        return -ENOMEM;
-    p->child = more;
-    return 0;
-}
-
-static struct bough *new_bough(struct vg_eng *e, struct etenant *t, struct shape *s,
+static struct bough *new_bough(struct vg_eng *e, struct etenant *t, struct column *c,
                                struct bough *parent) {
     struct bough *b = vg_alloc(sizeof *b);
-    if (!b || (parent && room_for_child(parent) < 0) ||
-        vg_map_put_u64(&e->boughs, bough_key(t, s), b) < 0) {
+    if (!b || room_for_bit(t, c) < 0 || vg_map_put_u64(&e->boughs, bough_key(t, c), b) < 0) {
         free(b);
         return NULL;
     }
-    *b = (struct bough){.tenant = t, .shape = s, .parent = parent, .at = VG_NOT_IN_HEAP};
+    *b = (struct bough){.tenant = t, .column = c, .parent = parent};
     b->tasks.cmp = cmp_tasks;
-    vg_list_init(&b->dirty);
+    vg_list_init(&b->on_column);
     vg_list_init(&b->on_capped);
     vg_list_init(&b->on_tenant);
     vg_list_push_back(&t->boughs, &b->on_tenant);
+    c->n_boughs++;
     if (parent)
         parent->kids++;
-    else
-        s->root = b;
-    key(e, b);
     return b;
 }
 
-struct bough *vg_lane_get(struct vg_eng *e, struct etenant *t, struct shape *s) {
-    struct bough *b = vg_lane_find(e, t, s);
+static struct bough *bough_get(struct vg_eng *e, struct etenant *t, struct column *c) {
+    struct bough *b = find(e, t, c);
     if (b)
         return b;
-    struct bough *parent = t->parent ? vg_lane_get(e, t->parent, s) : NULL;
+    struct bough *parent = t->parent ? bough_get(e, t->parent, c) : NULL;
     if (t->parent && !parent)
         return NULL;
-    if (!(b = new_bough(e, t, s, parent)) && parent)
+    if (!(b = new_bough(e, t, c, parent)) && parent)
         vg_lane_prune(e, parent);
     return b;
 }
 
+struct bough *vg_lane_get(struct vg_eng *e, struct etenant *t, struct shape *s, int64_t level) {
+    struct column *c = column_get(e, s, level);
+    if (!c)
+        return NULL;
+    c->n_boughs++; /* stays while we try */
+    struct bough *b = bough_get(e, t, c);
+    c->n_boughs--;
+    if (!b)
+        column_put(e, c);
+    return b;
+}
+
 void vg_lane_prune(struct vg_eng *e, struct bough *b) {
+    struct column *c = b->column;
     while (b && !b->kids && !b->tasks.root) {
         struct bough *parent = b->parent;
-        vg_map_del_u64(&e->boughs, bough_key(b->tenant, b->shape));
-        vg_list_remove(&b->dirty);
+        vg_map_del_u64(&e->boughs, bough_key(b->tenant, c));
         vg_list_remove(&b->on_capped);
         vg_list_remove(&b->on_tenant);
+        c->n_boughs--;
         if (parent)
             parent->kids--;
-        else
-            b->shape->root = NULL;
-        free(b->child);
         free(b);
         b = parent;
     }
+    column_put(e, c);
 }
 
 /* --- tasks --- */
 
 void vg_lane_add(struct vg_eng *e, struct bough *lane, struct etask *t) {
-    (void)e;
+    if (!lane->tasks.root) {
+        vg_list_push_back(&lane->column->lanes, &lane->on_column);
+        lane->column->n_lanes++;
+        lane->tenant->own_lanes++;
+    }
     t->lane = lane;
     t->in_lane.rank_bits = tree_mix(t->id);
     tree_insert(&lane->tasks, &t->in_lane);
-    climb(lane);
+    refresh(e, lane);
 }
 
 void vg_lane_remove(struct vg_eng *e, struct etask *t) {
     struct bough *lane = t->lane;
     tree_remove(&lane->tasks, &t->in_lane);
     t->lane = NULL;
-    climb(lane);
+    if (!lane->tasks.root) {
+        vg_list_remove(&lane->on_column);
+        lane->column->n_lanes--;
+        lane->tenant->own_lanes--;
+    }
+    refresh(e, lane);
     vg_lane_prune(e, lane);
 }
 
-void vg_lane_lift(struct etask *t, int64_t level) {
-    struct bough *lane = t->lane;
-    tree_remove(&lane->tasks, &t->in_lane);
-    climb(lane); /* while the old level still tells where it stood */
-    t->level = level;
-    tree_insert(&lane->tasks, &t->in_lane);
-    climb(lane);
+bool vg_lane_is_live(const struct bough *lane) {
+    while (lane && !lane->capped)
+        lane = lane->parent;
+    return !lane;
 }
 
-/* --- limits and keys --- */
+/* --- limits --- */
 
-void vg_bough_cap(struct vg_eng *e, struct bough *b) {
-    (void)e;
-    if (b->capped || !b->parent)
-        return;
-    b->capped = true;
-    vg_list_push_back(&b->tenant->capped, &b->on_capped);
-    replace(b);
-    climb(b->parent);
+void vg_tenant_cap(struct vg_eng *e, struct etenant *t, const struct shape *s) {
+    vg_list_for_each (i, &s->columns) {
+        struct bough *b = find(e, t, column_of(i));
+        if (!b || b->capped)
+            continue;
+        b->capped = true;
+        vg_list_push_back(&t->capped, &b->on_capped);
+        refresh(e, b);
+    }
 }
 
 void vg_bough_uncap(struct vg_eng *e, struct bough *b) {
-    if (!b->capped)
-        return;
     b->capped = false;
     vg_list_remove(&b->on_capped);
-    key(e, b);
-    replace(b);
-    climb(b->parent);
+    refresh(e, b);
 }
 
-void vg_lanes_mark(struct etenant *t) {
-    vg_list_for_each (i, &t->boughs) {
-        struct bough *b = vg_list_entry(i, struct bough, on_tenant);
-        if (vg_list_empty(&b->dirty) && b->parent)
-            vg_list_push_back(&b->shape->dirty, &b->dirty);
-    }
+/* --- another parent --- */
+
+static void detach(struct vg_eng *e, struct bough *b) {
+    struct bough *from = b->parent;
+    from->kids--;
+    from->live -= b->set;
+    refresh(e, from);
+    b->parent = NULL;
+    vg_lane_prune(e, from);
 }
 
-void vg_lanes_flush(struct vg_eng *e, struct shape *s) {
-    for (struct vg_list *i; (i = vg_list_first(&s->dirty));) {
-        struct bough *b = vg_list_entry(i, struct bough, dirty);
-        vg_list_remove(i);
-        key(e, b);
-        if (b->at == VG_NOT_IN_HEAP)
-            continue;
-        replace(b);
-        climb(b->parent);
-    }
+static void attach(struct vg_eng *e, struct bough *b, struct bough *to) {
+    b->parent = to;
+    to->kids++;
+    to->live += b->set;
+    refresh(e, to);
 }
 
 /* Boughs of the new parent are made first, so that what follows cannot fail. */
 int vg_lanes_replant(struct vg_eng *e, struct etenant *t, struct etenant *to) {
     vg_list_for_each (i, &t->boughs) {
-        struct bough *p = vg_lane_get(e, to, vg_list_entry(i, struct bough, on_tenant)->shape);
-        if (p && room_for_child(p) == 0)
+        if (bough_get(e, to, vg_list_entry(i, struct bough, on_tenant)->column))
             continue;
         vg_list_for_each (k, &t->boughs) { /* those made in vain */
-            struct bough *b = vg_list_entry(k, struct bough, on_tenant);
-            if ((p = vg_lane_find(e, to, b->shape)))
+            struct bough *p = find(e, to, vg_list_entry(k, struct bough, on_tenant)->column);
+            if (p)
                 vg_lane_prune(e, p);
         }
         return -ENOMEM;
     }
     vg_list_for_each (i, &t->boughs) {
-        struct bough *b = vg_list_entry(i, struct bough, on_tenant), *from = b->parent;
-        if (b->at != VG_NOT_IN_HEAP)
-            heap_drop(b);
-        from->kids--;
-        climb(from);
-        b->parent = vg_lane_find(e, to, b->shape);
-        b->parent->kids++;
-        replace(b);
-        climb(b->parent);
-        vg_lane_prune(e, from);
-        vg_shape_settle(e, b->shape);
+        struct bough *b = vg_list_entry(i, struct bough, on_tenant);
+        struct bough *p = find(e, to, b->column);
+        p->kids++; /* stays while the old parent goes, which may be below it */
+        detach(e, b);
+        p->kids--;
+        attach(e, b, p);
+        vg_shape_settle(e, b->column->shape);
     }
     return 0;
 }

@@ -1,62 +1,69 @@
 #pragma once
-/* Inside the engine: the order of those who wait for the same.
+/* Inside the engine: the order of those who wait.
 
-   A bough is where a tenant stands in a shape's tournament: its own waiting tasks (the lane) in
-   order, and the boughs of the tenants below it in a heap. The winner of the root's bough is the
-   shape's head. What a tenant holds changes its key in every shape it waits for; such boughs are
-   only marked, and sorted in when their shape is looked at (vg_lanes_flush). */
+   Tasks that ask for the same with the same level (priority and age) are a column of their shape. A
+   tenant's tasks in a column are its lane, in order of submission. For every tenant a set of bits
+   says in which columns it, or somebody below it, waits and is not at a limit; and the children of
+   every tenant stand in two trees, by how far their quotas are used up and by their shares. So the
+   first of any set of columns is found by walking down from the root: at each level the first child
+   that has one of the bits. What a tenant holds changes its place among its siblings, and nothing
+   else.
+
+   A bough is a tenant's part in a column: its lane, and how many below it wait. */
 #include "sched/engine-int.h"
 
-struct limb { /* a child in a heap, with the key it was sorted in by */
-    struct bough *bough;
+struct column {
+    struct shape *shape;
     int64_t level;
-    double share;
-    uint64_t served;
-    uint32_t no;
-    bool in_quota;
+    uint32_t no; /* in vg_eng.column, and of its bit */
+    uint32_t n_boughs, n_lanes;
+    struct vg_list on_shape; /* in shape.columns: largest level first */
+    struct vg_list lanes;    /* bough.on_column: those with tasks of their own */
 };
 
 struct bough {
     struct etenant *tenant;
-    struct shape *shape;
-    struct bough *parent; /* NULL: the root's */
-    struct vg_list on_tenant;
-    struct tree tasks;      /* of etask.in_lane: its own */
-    struct limb *child;     /* owned: heap of those that have a head and are not capped */
-    uint32_t n_child, kids; /* in the heap; all that exist */
-    size_t child_cap;
-    uint32_t at;        /* in parent->child; VG_NOT_IN_HEAP */
-    struct etask *head; /* the winner of its own and those below; NULL: none */
-    double share;       /* the key, as sorted in: in quota first, then the smaller share */
-    uint64_t served;
-    bool in_quota;
-    bool capped; /* out: its tenant is at its limit */
-    struct vg_list dirty, on_capped;
+    struct column *column;
+    struct bough *parent;     /* NULL: the root's */
+    struct vg_list on_tenant; /* in etenant.boughs */
+    struct vg_list on_column, on_capped;
+    struct tree tasks; /* of etask.in_lane: its own */
+    uint32_t kids;     /* boughs right below it */
+    uint32_t live;     /* of these, whose bit is set */
+    bool set;          /* its tenant's bit: somebody waits here who is not at a limit */
+    bool capped;       /* its tenant is at its limit */
 };
-#define VG_NOT_IN_HEAP UINT32_MAX
 
-/* The lane of a tenant in a shape; made with all boughs above it. NULL: no memory. */
-struct bough *vg_lane_get(struct vg_eng *e, struct etenant *t, struct shape *s);
-struct bough *vg_lane_find(const struct vg_eng *e, const struct etenant *t, const struct shape *s);
+/* The lane of a tenant in a shape at a level; made with all that is above it. NULL: no memory. */
+struct bough *vg_lane_get(struct vg_eng *e, struct etenant *t, struct shape *s, int64_t level);
 void vg_lane_add(struct vg_eng *e, struct bough *lane, struct etask *t);
-void vg_lane_lift(struct etask *t, int64_t level); /* another level; it stays in its lane */
-/* Takes the task out; boughs that nobody needs any more are freed (the lane may be, too). */
+/* Takes the task out; what nobody needs any more is freed (the lane, the column). */
 void vg_lane_remove(struct vg_eng *e, struct etask *t);
 void vg_lane_prune(struct vg_eng *e, struct bough *b); /* frees it and those above if empty */
-/* The tenant is at its limit for this shape: its bough leaves until vg_bough_uncap(). */
-void vg_bough_cap(struct vg_eng *e, struct bough *b);
+bool vg_lane_is_live(const struct bough *lane);        /* nobody from it upwards is capped */
+struct etask *vg_lane_first(const struct bough *lane);
+/* The tenant is at its limit for this shape: nobody below it counts until vg_bough_uncap(). */
+void vg_tenant_cap(struct vg_eng *e, struct etenant *t, const struct shape *s);
 void vg_bough_uncap(struct vg_eng *e, struct bough *b);
-/* A tenant's key changed. */
-void vg_lanes_mark(struct etenant *t);
-void vg_lanes_flush(struct vg_eng *e, struct shape *s);
 /* The tenant has another parent: its boughs move with it. 0, or -ENOMEM before anything moved. */
 int vg_lanes_replant(struct vg_eng *e, struct etenant *t, struct etenant *parent);
 
+/* pick.c: the lane whose turn is first, of `n` columns of one level; NULL: nobody waits there who
+   is not at a limit. */
+struct bough *vg_pick(const struct vg_eng *e, struct column *const *col, size_t n);
+/* The same by comparing all lanes; the cheaper way is chosen by vg_pick. Both are the same. */
+struct bough *vg_pick_by_walk(const struct vg_eng *e, struct column *const *col, size_t n);
+struct bough *vg_pick_by_lane(const struct vg_eng *e, struct column *const *col, size_t n);
+/* Whether a's turn comes before b's: see the head of engine.h. */
+bool vg_lane_before(const struct vg_eng *e, const struct bough *a, const struct bough *b);
+/* The first column of a shape in which somebody waits who is not at a limit; NULL: none. */
+struct column *vg_shape_top(const struct vg_eng *e, const struct shape *s);
+static inline bool vg_tenant_bit(const struct etenant *t, const struct column *c) {
+    return c->no / 64 < t->n_bits && t->bits[c->no / 64] >> (c->no % 64) & 1;
+}
+
 /* Larger goes first; does not change while a task waits. */
 int64_t vg_task_level(const struct vg_eng *e, const struct vg_eng_req *r);
-/* Whether a's turn comes before b's, both heads of boughs: see the head of engine.h. */
-bool vg_bough_before(const struct bough *a, const struct bough *b);
-
 /* shapes.c: the shape of a waiting task; made when missing. NULL: no memory. */
 struct shape *vg_shape_get(struct vg_eng *e, struct fit *f, uint32_t members, uint32_t run_class,
                            uint64_t grant);
@@ -74,6 +81,7 @@ void vg_shapes_top_up(struct vg_eng *e);
 
 /* tenants.c */
 void vg_tenants_init(struct vg_eng *e);
+void vg_tenant_bits_changed(struct etenant *t);
 void vg_etenants_done(struct vg_eng *e);
 struct vg_eng_amount vg_fit_amount(const struct fit *f, uint32_t members);
 /* One more of these would break its own limit (or quota, where it may have nothing beyond). */

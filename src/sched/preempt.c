@@ -311,6 +311,23 @@ static void give_back(struct deal *d, struct plan *p, struct enode *copy) {
     }
 }
 
+/* Somebody whose place alone is enough goes first, the cheapest of them: one is fewer than two. */
+static void move_up_one_that_will_do(struct deal *d, const struct plan *none, struct enode *copy,
+                                     struct etask **order, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        struct etask *v = order[i];
+        vg_node_imagine_without(copy, v->fit, v->gpus);
+        bool enough = vg_fit_now(d->t->fit, copy);
+        vg_node_imagine_with(copy, v->fit, v->gpus);
+        if (!enough || !may_stop_all(d, v, none))
+            continue;
+        for (; i; i--)
+            order[i] = order[i - 1];
+        order[0] = v;
+        return;
+    }
+}
+
 /* Room for one member on this node, by stopping as few as possible. */
 static bool plan_node(struct deal *d, struct enode *n, struct plan *p) {
     struct egpu gpu[VG_NODE_GPUS_MAX];
@@ -321,6 +338,7 @@ static bool plan_node(struct deal *d, struct enode *n, struct plan *p) {
     *p = (struct plan){.node = n};
     base(n, &copy, gpu);
     size_t k = by_cheapness(n, order);
+    move_up_one_that_will_do(d, p, &copy, order, k);
     for (size_t i = 0; i < k && !vg_fit_now(f, &copy); i++) {
         if (!may_stop_all(d, order[i], p))
             continue;
@@ -584,8 +602,7 @@ static struct shape *first_due(struct vg_eng *e) {
             e->due_usec = VG_MIN(e->due_usec, s->retry_usec);
             continue;
         }
-        vg_lanes_flush(e, s);
-        if (!first || vg_shape_before(s, first))
+        if (!first || vg_shape_before(e, s, first))
             first = s;
     }
     return first;

@@ -173,7 +173,7 @@ bool vg_hold_blocks(const struct vg_eng *e, const struct hold *h, const struct s
         return true;
     if (own(e, h->of, who))
         return false;
-    return !s || !vg_shape_head(e, s) || !vg_shape_head(e, who) || vg_shape_before(s, who);
+    return !s || !vg_shape_head(e, s) || !vg_shape_head(e, who) || vg_shape_before(e, s, who);
 }
 
 static void take_out_ended(const struct enode *n, uint64_t at, struct enode *copy) {

@@ -43,6 +43,8 @@ int vg_shapes_init(struct vg_eng *e) {
 void vg_shapes_done(struct vg_eng *e) {
     free(e->beds);
     free(e->ready);
+    free(e->wanted);
+    free(e->column);
     vg_map_done(&e->boughs);
 }
 
@@ -66,18 +68,19 @@ struct shape *vg_shape_get(struct vg_eng *e, struct fit *f, uint32_t members, ui
     if (!ready)
         return NULL;
     e->ready = ready;
+    struct column **wanted = vg_grow(e->wanted, &e->wanted_cap, e->n_shapes + 1, sizeof *wanted);
+    if (!wanted)
+        return NULL;
+    e->wanted = wanted;
     if (!(s = vg_alloc(sizeof *s)))
         return NULL;
-    *s = (struct shape){.fit = f,
-                        .members = members,
-                        .run_class = run_class,
-                        .grant = grant,
-                        .no = ++e->last_no,
-                        .state = SHAPE_EMPTY};
+    *s = (struct shape){
+        .fit = f, .members = members, .run_class = run_class, .grant = grant, .state = SHAPE_EMPTY};
     f->refs++;
     e->n_shapes++;
     vg_list_push_back(&f->shapes, &s->on_fit);
-    vg_list_init(&s->dirty);
+    vg_list_init(&s->columns);
+    s->head_epoch = UINT64_MAX;
     vg_list_init(&s->kept);
     vg_list_init(&s->reserved);
     vg_list_init(&s->due);
@@ -95,7 +98,7 @@ static void unready(struct vg_eng *e, struct shape *s) {
 }
 
 void vg_shape_drop_if_empty(struct vg_eng *e, struct shape *s) {
-    if (s->queued || s->root)
+    if (s->queued || !vg_list_empty(&s->columns))
         return;
     vg_shape_unreserve(e, s);
     if (s->state == SHAPE_READY)
@@ -123,7 +126,7 @@ static void ready(struct vg_eng *e, struct shape *s, uint32_t waker) {
 void vg_shape_wake(struct vg_eng *e, struct shape *s) {
     if (s->state == SHAPE_READY)
         s->waker = 0;
-    else if (s->root && s->root->head)
+    else if (vg_shape_top(e, s))
         ready(e, s, 0);
 }
 
@@ -137,7 +140,7 @@ void vg_shape_sleep(struct vg_eng *e, struct shape *s, enum vg_eng_code code) {
 }
 
 void vg_shape_settle(struct vg_eng *e, struct shape *s) {
-    bool any = s->root && s->root->head;
+    bool any = vg_shape_top(e, s) != NULL;
     if (!any && s->queued && (s->state != SHAPE_ASLEEP || s->code != VG_ENG_AT_LIMIT)) {
         vg_shape_unreserve(e, s);
         vg_list_remove(&s->kept);
@@ -184,36 +187,36 @@ void vg_shapes_wake_kept(struct vg_eng *e) {
 
 /* --- who is first --- */
 
-struct etask *vg_shape_head(const struct vg_eng *e, const struct shape *s) {
-    (void)e;
-    return s->root ? s->root->head : NULL;
-}
-
-bool vg_shape_before(const struct shape *a, const struct shape *b) {
-    return vg_bough_before(a->root, b->root);
-}
-
 /* The room that woke it is gone again, and nothing else was gained. */
 static bool too_late(const struct vg_eng *e, const struct shape *s) {
     const struct enode *n = s->waker ? e->node[s->waker - 1] : NULL;
     return s->waker && (!n || !vg_fit_now(s->fit, n));
 }
 
-/* Those that come too late go back to sleep on the way, before their order is worked out. */
+/* Those that come too late go back to sleep on the way. Of the others, the columns with the largest
+   level are asked together. */
 struct shape *vg_shapes_best(struct vg_eng *e) {
-    struct shape *best = NULL;
+    size_t n = 0;
     for (uint32_t i = 0; i < e->n_ready;) {
         struct shape *s = e->ready[i];
         if (too_late(e, s)) {
             vg_shape_sleep(e, s, s->code); /* another takes its place in `ready` */
             continue;
         }
-        vg_lanes_flush(e, s);
-        if (!best || vg_shape_before(s, best))
-            best = s;
+        struct column *top = vg_shape_top(e, s);
+        if (n && top->level > e->wanted[0]->level)
+            n = 0;
+        if (!n || top->level == e->wanted[0]->level)
+            e->wanted[n++] = top;
         i++;
     }
-    return best;
+    struct bough *first = n ? vg_pick(e, e->wanted, n) : NULL;
+    if (!first)
+        return NULL;
+    struct shape *s = first->column->shape; /* first of all, so first of its shape */
+    s->head = vg_lane_first(first);
+    s->head_epoch = e->order_epoch;
+    return s;
 }
 
 /* --- reservations --- */
@@ -244,7 +247,7 @@ static struct shape *last_reserved(struct vg_eng *e, uint32_t p) {
     struct shape *last = NULL;
     vg_list_for_each (i, &e->beds->reserved[p]) {
         struct shape *s = vg_list_entry(i, struct shape, reserved);
-        if (!last || vg_shape_before(last, s))
+        if (!last || vg_shape_before(e, last, s))
             last = s;
     }
     return last;
@@ -256,7 +259,7 @@ void vg_shape_blocked(struct vg_eng *e, struct shape *s) {
         return;
     if (vg_list_empty(&s->reserved) && e->beds->n_reserved[p] >= e->conf.reserve) {
         struct shape *last = last_reserved(e, p);
-        if (!vg_shape_before(s, last))
+        if (!vg_shape_before(e, s, last))
             return;
         vg_shape_unreserve(e, last);
     }
@@ -271,8 +274,7 @@ static struct shape *first_without(struct vg_eng *e, uint32_t p) {
             if (s->state != SHAPE_ASLEEP || s->fit->pool[0] != p || !vg_list_empty(&s->reserved) ||
                 (s->code != VG_ENG_BUSY && s->code != VG_ENG_KEPT && s->code != VG_ENG_WINDOW))
                 continue;
-            vg_lanes_flush(e, s);
-            if (!first || vg_shape_before(s, first))
+            if (!first || vg_shape_before(e, s, first))
                 first = s;
         }
     return first;

@@ -9,6 +9,7 @@
    The order among siblings: who stays within the guaranteed quota goes before who does not. Among
    the former the one whose quota is filled least; among the latter the one with the least (held
    beyond the quota + past) / weight; among equals the one that was served longest ago. */
+#include "base/cleanup.h"
 #include "base/mem.h"
 #include "sched/claim.h"
 
@@ -77,11 +78,102 @@ static void settle(struct vg_eng *e, struct etenant *t) {
     }
 }
 
+/* --- among its siblings --- */
+
+static int by_served(const struct etenant *a, const struct etenant *b) {
+    if (a->served != b->served)
+        return a->served < b->served ? -1 : 1;
+    return a->no < b->no ? -1 : a->no > b->no;
+}
+
+static int cmp_share(const struct tree_item *x, const struct tree_item *y) {
+    const struct etenant *a = vg_container_of(x, struct etenant, in_share);
+    const struct etenant *b = vg_container_of(y, struct etenant, in_share);
+    return a->key != b->key ? (a->key < b->key ? -1 : 1) : by_served(a, b);
+}
+
+static int cmp_fill(const struct tree_item *x, const struct tree_item *y) {
+    const struct etenant *a = vg_container_of(x, struct etenant, in_fill);
+    const struct etenant *b = vg_container_of(y, struct etenant, in_fill);
+    return a->fill != b->fill ? (a->fill < b->fill ? -1 : 1) : by_served(a, b);
+}
+
+static struct etenant *in_share(struct tree_item *i) {
+    return vg_container_of(i, struct etenant, in_share);
+}
+
+static void pull_share(struct tree_item *i) {
+    struct etenant *t = in_share(i);
+    t->share_sum = t->sum | (i->left ? in_share(i->left)->share_sum : 0) |
+                   (i->right ? in_share(i->right)->share_sum : 0);
+}
+
+static void more_room(struct etenant *t, const struct tree_item *i) {
+    if (!i)
+        return;
+    const struct etenant *k = vg_container_of(i, struct etenant, in_fill);
+    t->fill_sum |= k->fill_sum;
+    t->fill_room.gpu_milli = VG_MAX(t->fill_room.gpu_milli, k->fill_room.gpu_milli);
+    t->fill_room.cpu_milli = VG_MAX(t->fill_room.cpu_milli, k->fill_room.cpu_milli);
+    t->fill_room.mem_bytes = VG_MAX(t->fill_room.mem_bytes, k->fill_room.mem_bytes);
+}
+
+static void pull_fill(struct tree_item *i) {
+    struct etenant *t = vg_container_of(i, struct etenant, in_fill);
+    t->fill_sum = t->sum;
+    t->fill_room = t->room;
+    more_room(t, i->left);
+    more_room(t, i->right);
+}
+
+static void set_up_trees(struct etenant *t) {
+    t->by_share = (struct tree){.cmp = cmp_share, .pull = pull_share};
+    t->by_fill = (struct tree){.cmp = cmp_fill, .pull = pull_fill};
+}
+
+static bool has_quota(const struct etenant *t) {
+    return t->quota.gpu_milli || t->quota.cpu_milli || t->quota.mem_bytes;
+}
+
+/* Before anything changes that its place among its siblings depends on. */
+static void unsort(struct etenant *t) {
+    if (!t->sorted)
+        return;
+    tree_remove(&t->parent->by_share, &t->in_share);
+    if (has_quota(t))
+        tree_remove(&t->parent->by_fill, &t->in_fill);
+    t->sorted = false;
+}
+
+/* And after. */
 static void rekey(struct vg_eng *e, struct etenant *t) {
     t->rate = dominant(e, t->held);
     t->key = key_of(e, t);
     t->fill = vg_tenant_fill(t);
-    vg_lanes_mark(t);
+    t->room = (struct vg_eng_amount){beyond(t->quota.gpu_milli, t->held.gpu_milli),
+                                     beyond(t->quota.cpu_milli, t->held.cpu_milli),
+                                     beyond(t->quota.mem_bytes, t->held.mem_bytes)};
+    e->order_epoch++;
+    if (!t->parent)
+        return;
+    tree_insert(&t->parent->by_share, &t->in_share);
+    if (has_quota(t))
+        tree_insert(&t->parent->by_fill, &t->in_fill);
+    t->sorted = true;
+}
+
+void vg_tenant_bits_changed(struct etenant *t) {
+    uint64_t sum = 0;
+    for (size_t i = 0; i < t->n_bits; i++)
+        sum |= t->bits[i];
+    if (sum == t->sum)
+        return;
+    t->sum = sum;
+    if (!t->sorted)
+        return;
+    tree_touch(&t->parent->by_share, &t->in_share);
+    if (has_quota(t))
+        tree_touch(&t->parent->by_fill, &t->in_fill);
 }
 
 void vg_tenants_refresh(struct vg_eng *e) {
@@ -92,6 +184,7 @@ void vg_tenants_refresh(struct vg_eng *e) {
         struct etenant *t = vg_list_entry(e->stale.next, struct etenant, stale);
         if (t->usage_at + old > e->now)
             return;
+        unsort(t);
         settle(e, t);
         rekey(e, t);
     }
@@ -101,6 +194,7 @@ void vg_tenants_rekey(struct vg_eng *e) {
     e->capacity_seen = e->capacity;
     vg_map_for_each (i, &e->tenants) {
         struct etenant *t = i->value;
+        unsort(t);
         t->usage = vg_tenant_past(e, t);
         t->usage_at = e->now;
         rekey(e, t);
@@ -117,10 +211,11 @@ static void add(uint64_t *to, uint64_t n, bool minus) {
 static void uncap(struct vg_eng *e, struct etenant *t) {
     vg_list_for_each_safe (i, &t->capped) {
         struct bough *b = vg_list_entry(i, struct bough, on_capped);
-        if (vg_tenant_blocks(e, t, b->shape->fit, b->shape->members))
+        struct shape *s = b->column->shape;
+        if (vg_tenant_blocks(e, t, s->fit, s->members))
             continue;
         vg_bough_uncap(e, b);
-        vg_shape_settle(e, b->shape);
+        vg_shape_settle(e, s);
     }
 }
 
@@ -128,6 +223,7 @@ void vg_tenant_charge(struct vg_eng *e, struct etenant *t, const struct fit *f, 
     struct vg_eng_amount a = vg_fit_amount(f, (uint32_t)(n < 0 ? -n : n));
     e->starts += n > 0;
     for (; t; t = t->parent) {
+        unsort(t);
         settle(e, t);
         t->served = n > 0 ? e->starts : t->served;
         add(&t->held.gpu_milli, a.gpu_milli, n < 0);
@@ -203,14 +299,17 @@ void vg_tenants_init(struct vg_eng *e) {
     vg_list_init(&e->root.stale);
     vg_list_init(&e->root.runs);
     vg_list_init(&e->stale);
+    set_up_trees(&e->root);
 }
 
 void vg_etenants_done(struct vg_eng *e) {
     vg_map_for_each (i, &e->tenants) {
         struct etenant *t = i->value;
         free(t->name);
+        free(t->bits);
         free(t);
     }
+    free(e->root.bits);
     vg_map_for_each (i, &e->restored)
         free(i->value);
     vg_map_done(&e->tenants);
@@ -234,6 +333,8 @@ static struct etenant *new_tenant(struct vg_eng *e, uint64_t id) {
     }
     t->id = id;
     t->no = ++e->last_no;
+    t->in_share.rank_bits = t->in_fill.rank_bits = tree_mix(t->no);
+    set_up_trees(t);
     t->usage_at = e->now;
     vg_list_init(&t->children);
     vg_list_init(&t->sibling);
@@ -247,9 +348,11 @@ static struct etenant *new_tenant(struct vg_eng *e, uint64_t id) {
 }
 
 static void free_tenant(struct vg_eng *e, struct etenant *t) {
+    unsort(t);
     vg_map_del_u64(&e->tenants, t->id);
     vg_list_remove(&t->sibling);
     vg_list_remove(&t->stale);
+    free(t->bits);
     free(t->name);
     free(t);
 }
@@ -262,6 +365,7 @@ static void set_depth(struct etenant *t) {
 
 static void shift(struct vg_eng *e, struct etenant *path, const struct etenant *t, bool minus) {
     for (; path; path = path->parent) {
+        unsort(path);
         settle(e, path);
         add(&path->held.gpu_milli, t->held.gpu_milli, minus);
         add(&path->held.cpu_milli, t->held.cpu_milli, minus);
@@ -280,6 +384,7 @@ static int move(struct vg_eng *e, struct etenant *t, struct etenant *to) {
     int r = vg_lanes_replant(e, t, to);
     if (r < 0)
         return r;
+    unsort(t);
     if (from)
         shift(e, from, t, true);
     t->parent = to;
@@ -316,6 +421,7 @@ int vg_eng_set_tenant(struct vg_eng *e, const struct vg_eng_tenant *in) {
             free_tenant(e, t);
         return -ENOMEM;
     }
+    unsort(t);
     free(t->name);
     t->name = name;
     t->quota = in->quota;
@@ -323,6 +429,7 @@ int vg_eng_set_tenant(struct vg_eng *e, const struct vg_eng_tenant *in) {
     t->weight = in->weight;
     t->min_run_usec = in->min_run_usec;
     t->removed = false;
+    unsort(t);
     settle(e, t);
     rekey(e, t);
     uncap(e, t);
@@ -374,6 +481,7 @@ bool vg_tenants_restore(struct vg_eng *e, uint32_t kind, uint64_t key, const uin
     if (vg_map_put_u64(&e->restored, key, v) < 0)
         free(v);
     else if (t) {
+        unsort(t);
         adopt_past(e, t);
         settle(e, t);
         rekey(e, t);

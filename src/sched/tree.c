@@ -77,6 +77,16 @@ void tree_remove(struct tree *t, struct tree_item *item) {
     item->left = item->right = NULL;
 }
 
+static void touch(const struct tree *t, struct tree_item *x, const struct tree_item *item) {
+    if (x != item)
+        touch(t, t->cmp(item, x) < 0 ? x->left : x->right, item);
+    pull(t, x);
+}
+
+void tree_touch(struct tree *t, struct tree_item *item) {
+    touch(t, t->root, item);
+}
+
 struct tree_item *tree_first(const struct tree *t) {
     struct tree_item *x = t->root;
     while (x && x->left)

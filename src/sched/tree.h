@@ -21,6 +21,8 @@ struct tree {
 /* An item is in one tree at a time; what cmp reads must not change meanwhile. */
 void tree_insert(struct tree *t, struct tree_item *item);
 void tree_remove(struct tree *t, struct tree_item *item);
+/* What pull reads of this item changed, what cmp reads did not. */
+void tree_touch(struct tree *t, struct tree_item *item);
 struct tree_item *tree_first(const struct tree *t); /* NULL: empty */
 uint32_t tree_before(const struct tree *t, const struct tree_item *item);
 static inline uint32_t tree_size(const struct tree *t) {

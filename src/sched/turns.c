@@ -118,19 +118,23 @@ static int add_lane(struct turns *t, const struct etenant *tenant, const struct 
     return 0;
 }
 
-/* Boughs whose tenant is at its limit are not in the heaps: they are not waited for. */
-static int add_bough(struct turns *t, const struct bough *b) {
+/* Lanes whose tenant is at its limit are not waited for. */
+static int add_shape(struct turns *t, const struct shape *s) {
     int r = 0;
-    if (t->n_lanes >= LANES_MAX) {
-        t->left_out = true;
-        return 0;
+    vg_list_for_each (i, &s->columns) {
+        const struct column *c = vg_list_entry(i, struct column, on_shape);
+        vg_list_for_each (k, &c->lanes) {
+            const struct bough *b = vg_list_entry(k, struct bough, on_column);
+            if (r < 0 || !vg_lane_is_live(b))
+                continue;
+            if (t->n_lanes >= LANES_MAX) {
+                t->left_out = true;
+                return 0;
+            }
+            t->n_lanes++;
+            r = add_lane(t, b->tenant, b, vg_lane_first(b));
+        }
     }
-    if (b->tasks.root) {
-        t->n_lanes++;
-        r = add_lane(t, b->tenant, b, task_of(tree_first(&b->tasks)));
-    }
-    for (uint32_t i = 0; r == 0 && i < b->n_child; i++)
-        r = add_bough(t, b->child[i].bough);
     return r;
 }
 
@@ -182,8 +186,8 @@ struct turns *vg_turns_new(const struct vg_eng *e, const uint64_t pools[4], stru
         const struct fit *f = vg_list_entry(i, struct fit, link);
         vg_list_for_each (k, &f->shapes) {
             const struct shape *s = vg_list_entry(k, struct shape, on_fit);
-            if (r == 0 && s->root && concerned(f, pools))
-                r = add_bough(t, s->root);
+            if (r == 0 && concerned(f, pools))
+                r = add_shape(t, s);
         }
     }
     if (r < 0) {
