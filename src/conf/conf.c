@@ -17,7 +17,7 @@ static void set_numbers(struct vg_conf *c) {
     c->lease_usec = 60 * VG_USEC;
     c->node_cert_usec = 86400 * VG_USEC;
     c->scheduler = (struct vg_scheduler_conf){.half_life_usec = 7 * 86400 * VG_USEC,
-                                              .backfill = 8,
+                                              .backfill = 2,
                                               .preemption = VG_PREEMPT_UNSAID,
                                               .min_run_usec = 300 * VG_USEC,
                                               .grace_usec = 30 * VG_USEC,

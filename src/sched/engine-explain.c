@@ -413,6 +413,7 @@ int vg_eng_forecast(const struct vg_eng *e, const struct vg_eng_req *r, size_t m
                       .kin = r->kin,
                       .env = r->env,
                       .limit_usec = r->limit_usec,
+                      .known_usec = r->known_usec,
                       .level = vg_task_level(e, r),
                       .tenant = vg_map_get_u64(&e->tenants, r->tenant),
                       .fit = f};

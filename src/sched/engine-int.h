@@ -197,9 +197,10 @@ struct etask {
     uint32_t member;                        /* of its gang, from 0 */
     bool preemptible, fixed, leaving, heal; /* leaving: preempted, not yet released */
     bool adopted;
-    uint64_t limit_usec, expect_usec; /* expect: how long it will run, learnt */
-    uint64_t since_usec;              /* waits since then, for ageing */
-    uint64_t pin;                     /* node id of its session */
+    uint64_t limit_usec, known_usec;
+    uint64_t expect_usec; /* how long it will run: known or learnt */
+    uint64_t since_usec;  /* waits since then, for ageing */
+    uint64_t pin;         /* node id of its session */
     /* on a node */
     struct enode *node;
     struct epool *pool;

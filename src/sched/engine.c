@@ -6,7 +6,7 @@
 
 struct vg_eng_conf vg_eng_conf_default(void) {
     return (struct vg_eng_conf){.half_life_usec = 7 * 86400ULL * 1000000,
-                                .reserve = 8,
+                                .reserve = 2,
                                 .preempt = true,
                                 .min_run_usec = 300ULL * 1000000,
                                 .placing = VG_ENG_LEAST_STRANDED};
@@ -391,6 +391,7 @@ static struct etask *new_task(struct vg_eng *e, const struct vg_eng_req *r, uint
     t->preemptible = r->preemptible;
     t->fixed = r->fixed;
     t->limit_usec = r->limit_usec;
+    t->known_usec = r->known_usec;
     t->pin = r->node;
     if (!(t->fit = vg_fit_get(e, r))) {
         vg_etask_free(e, t);

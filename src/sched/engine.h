@@ -61,7 +61,7 @@ struct vg_eng_conf {
     enum vg_eng_placing placing;
     uint64_t seed;
 };
-struct vg_eng_conf vg_eng_conf_default(void); /* 7 days, 0, 8, true, 5 min, LEAST_STRANDED */
+struct vg_eng_conf vg_eng_conf_default(void); /* 7 days, 0, 2, true, 5 min, LEAST_STRANDED */
 int vg_eng_set_conf(struct vg_eng *e, const struct vg_eng_conf *c);
 
 struct vg_eng_amount {
@@ -169,6 +169,7 @@ struct vg_eng_req {
     bool preemptible;    /* may be stopped for others though its tenant is within its quota */
     bool fixed;          /* never preempted (a person is at its terminal) */
     uint64_t limit_usec; /* --time; 0: none */
+    uint64_t known_usec; /* how long it will run, from one who knows (simulations); 0: is learnt */
     uint64_t kin;        /* tasks that are likely to run equally long: hash of user, name, command;
                             0: unknown */
     uint64_t env;        /* environment, for the cache hint; 0: none */

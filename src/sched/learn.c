@@ -232,6 +232,8 @@ static uint64_t at_quantile(const struct vg_eng *e, const struct etask *t, doubl
 }
 
 uint64_t vg_learn_expect(const struct vg_eng *e, const struct etask *t) {
+    if (t->known_usec)
+        return t->known_usec;
     return at_quantile(e, t, 0.5, 0);
 }
 
@@ -245,7 +247,7 @@ uint64_t vg_learn_upper(const struct vg_eng *e, const struct etask *t) {
 uint64_t vg_learn_expect_given(const struct vg_eng *e, const struct etask *t, uint64_t ran_usec) {
     double p[BINS], mean, spread;
     uint64_t least = ran_usec + VG_MAX(ran_usec / 2, VG_USEC), whole = least;
-    if (!ran_usec)
+    if (!ran_usec || t->known_usec > ran_usec)
         return vg_learn_expect(e, t);
     if (steady(e, t, &mean, &spread))
         whole = from_log2(mean);

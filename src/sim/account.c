@@ -133,6 +133,11 @@ void vg_account_end(struct vg_account *a, uint32_t job, uint64_t now) {
     t->wants -= units_of(a, job);
     t->wait_sum_s += wait;
     t->slowdown_sum += slowdown;
+    if (wait > a->longest_s) {
+        a->longest_s = wait;
+        a->r.longest_tenant = j->tenant;
+        a->r.longest_units = j->members * j->units;
+    }
     a->r.class_jobs[j->class]++;
     a->r.class_wait_s[j->class] += wait;
     a->r.wait_s[a->n_ended] = wait;

@@ -26,6 +26,7 @@ struct vg_result {
     uint64_t jobs, dropped, unfinished;
     uint64_t starts, stops, decisions;
     double wait_mean_s, wait_p50_s, wait_p95_s, wait_max_s;
+    uint32_t longest_tenant, longest_units; /* of the job that waited longest */
     double slowdown_mean, slowdown_p95;
     double service_worst, jain;
     size_t worst_tenant;
@@ -47,7 +48,7 @@ struct vg_account {
     size_t n_ended;
     bool fairness; /* costs a pass over the tenants at each event */
     uint64_t last_usec, busy_units, bin_usec;
-    double arrive_busy;
+    double arrive_busy, longest_s;
     uint64_t last_arrival_usec;
     double *level; /* owned; scratch */
 };

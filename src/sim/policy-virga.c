@@ -136,7 +136,8 @@ static int virga_submit(void *arg, uint64_t now, uint32_t job) {
                              .n_pools = 1,
                              .res = {.gpus = j->units},
                              .priority = j->priority,
-                             .order = job + 1};
+                             .order = job + 1,
+                             .known_usec = p->oracle ? j->run_usec : 0};
     vg_eng_now(p->eng, now);
     if (j->members == 1)
         return vg_eng_submit(p->eng, &req, &err);

@@ -75,10 +75,10 @@ static const char *mode(const struct vg_report_row *row) {
     return row->preempt ? "on" : "off";
 }
 
-static void print_waits(const struct vg_report *r, size_t first) {
-    static const char *const head[] = {"POLICY", "PREEMPT", "KNOWS",   "WAIT MEAN",
-                                       "P50",    "P95",     "LONGEST", "SLOWDOWN MEAN",
-                                       "P95",    "STOPPED", "CPU",     NULL};
+static void print_waits(const struct vg_report *r, size_t first, const struct vg_workload *w) {
+    static const char *const head[] = {"POLICY",  "PREEMPT", "KNOWS", "WAIT MEAN",     "P50",
+                                       "P95",     "LONGEST", "BY",    "SLOWDOWN MEAN", "P95",
+                                       "STOPPED", "CPU",     NULL};
     struct vg_table *t = vg_table_new(head);
     for (size_t i = first; t && i < r->n; i++) {
         const struct vg_report_row *row = &r->row[i];
@@ -91,6 +91,7 @@ static void print_waits(const struct vg_report *r, size_t first) {
         seconds(&c, x->wait_p50_s);
         seconds(&c, x->wait_p95_s);
         seconds(&c, x->wait_max_s);
+        cell(&c, "%s, %u GPUs", w->tenant[x->longest_tenant].name, x->longest_units);
         cell(&c, "%.2f", x->slowdown_mean);
         cell(&c, "%.2f", x->slowdown_p95);
         cell(&c, "%" PRIu64, x->stops);
@@ -157,7 +158,7 @@ void vg_report_print_tables(const struct vg_report *r, size_t first, const struc
            w->n_jobs, w->n_tenants, vg_workload_units(w), w->n_nodes,
            r->row[first].load[0] == 'r' ? "as recorded" : "squeezed", vg_workload_load(w),
            w->dropped);
-    print_waits(r, first);
+    print_waits(r, first, w);
     printf("\n");
     print_fairness(r, first, w);
     if (tenants) {
@@ -195,7 +196,9 @@ void vg_report_print_json(const struct vg_report *r, size_t at, const struct vg_
                   x->slowdown_p95, "jain", x->jain, "service_worst", x->service_worst,
                   "service_worst_tenant", w->tenant[x->worst_tenant].name, "utilisation",
                   x->utilisation, "makespan_s", x->makespan_s, "lost_gpu_s", x->lost_s);
-    json_t *l = json_pack("{s:I, s:I, s:I, s:f, s:f}", "starts", (json_int_t)x->starts, "stops",
+    json_t *l = json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:f}", "wait_max_tenant",
+                          w->tenant[x->longest_tenant].name, "wait_max_gpus",
+                          (json_int_t)x->longest_units, "starts", (json_int_t)x->starts, "stops",
                           (json_int_t)x->stops, "decisions", (json_int_t)x->decisions,
                           "decide_seconds", x->policy_cpu_s, "cpu_seconds", x->total_cpu_s);
     if (j && k && l) {

@@ -52,6 +52,10 @@ Test(learn, before_anything_ran_it_is_a_guess_within_the_limit) {
     struct etask t = task(&alice, &one, 1);
     cr_expect_eq(expect(t), 30 * MINUTE);
     cr_expect_str_eq(basis(t), "a guess, since nothing like it has run yet");
+    t.known_usec = 7 * MINUTE;
+    cr_assert_eq(expect(t), 7 * MINUTE, "from one who knows");
+    cr_assert_eq(vg_learn_expect_given(&eng, &t, 2 * MINUTE), 7 * MINUTE);
+    t.known_usec = 0;
     t.limit_usec = 5 * MINUTE;
     cr_expect_eq(expect(t), 5 * MINUTE);
     cr_expect_str_eq(basis(t), "its time limit, since nothing like it has run yet");

@@ -258,3 +258,35 @@ Test(loop, jobs_that_ask_for_more_than_there_is_are_dropped_and_counted) {
     cr_assert_eq(w.job[1].units, 6);
     vg_workload_done(&w);
 }
+
+static struct vg_result replay(const struct vg_workload *w, const char *policy, bool preempt) {
+    struct vg_run_opts o = {.fairness = true, .policy = {.seed = 1, .preempt = preempt}};
+    struct vg_result r;
+    struct vg_err err = VG_ERR_INIT;
+    cr_assert_eq(vg_run(w, vg_policy_find(policy), &o, &r, &err), 0, "%s: %s", policy, err.msg);
+    cr_assert_eq(r.unfinished, 0, "%s left jobs behind", policy);
+    return r;
+}
+
+Test(loop, virga_waits_less_and_is_fairer_than_fifo_and_easy) {
+    struct vg_trace_jobs t;
+    struct vg_workload w;
+    struct vg_err err = VG_ERR_INIT;
+    struct vg_work_trace_opts o = {.gpus = 600, .per_node = 8, .load = 0.9, .take = 20000};
+    cr_assert_eq(vg_trace_read_jobs(VG_TRACES "/philly.csv.gz", &t, &err), 0, "%s", err.msg);
+    cr_assert_eq(vg_workload_from_trace(&t, &o, &w, &err), 0, "%s", err.msg);
+    struct vg_result fifo = replay(&w, "fifo", false), easy = replay(&w, "easy", false);
+    for (int preempt = 0; preempt < 2; preempt++) {
+        struct vg_result r = replay(&w, "virga", preempt);
+        cr_expect_lt(r.wait_mean_s, easy.wait_mean_s);
+        cr_expect_lt(r.slowdown_p95, easy.slowdown_p95);
+        cr_expect_gt(r.service_worst, easy.service_worst);
+        cr_expect_gt(r.service_worst, fifo.service_worst);
+        cr_expect_eq(r.stops > 0, preempt, "%llu jobs were stopped", (unsigned long long)r.stops);
+        vg_result_done(&r);
+    }
+    vg_result_done(&fifo);
+    vg_result_done(&easy);
+    vg_workload_done(&w);
+    vg_trace_jobs_done(&t);
+}

@@ -47,3 +47,18 @@ Test(shape, nodes_too_small_for_the_largest_class_are_refused) {
     cr_assert_lt(vg_shape_workload(&vg_shapes[0], 19, &w, &err), 0);
     cr_assert(strstr(err.msg, "cannot hold a job of 20"), "%s", err.msg);
 }
+
+Test(shape, virga_drains_both_shapes_within_one_and_a_half_floors) {
+    for (size_t i = 0; i < vg_n_shapes; i++) {
+        struct vg_workload w;
+        struct vg_result r;
+        struct vg_err err = VG_ERR_INIT;
+        struct vg_run_opts o = {.policy = {.seed = 1}};
+        cr_assert_eq(vg_shape_workload(&vg_shapes[i], 20, &w, &err), 0, "%s", err.msg);
+        cr_assert_eq(vg_run(&w, vg_policy_find("virga"), &o, &r, &err), 0, "%s", err.msg);
+        cr_expect_eq(r.unfinished, 0);
+        cr_expect_lt(r.makespan_s, 1.5 * vg_shape_floor(&w).seconds, "%s", vg_shapes[i].name);
+        vg_result_done(&r);
+        vg_workload_done(&w);
+    }
+}
