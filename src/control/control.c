@@ -122,6 +122,7 @@ static void on_housekeeping(uv_timer_t *t) {
     vg_peers_tick(c);
     vg_schedules_tick(c);
     vg_policy_windows(c);
+    vg_place_tick(c);
     if (!vg_list_empty(&c->dirty))
         vg_persist_flush(c);
     if (now - c->saved_usec >= SAVE_USEC) {

@@ -61,6 +61,7 @@ struct vg_control {
     uint64_t next_serial;
     uint64_t started_usec; /* boot clock */
     uint64_t pruned_usec;
+    uint64_t told_usec;  /* boot clock: those who wait were told anew */
     uint64_t saved_usec; /* boot clock: the scheduler's memory went to the store */
     uint64_t wire_msgs;
     uint32_t running; /* jobs starting or running */

@@ -59,8 +59,8 @@ void vg_history_attempt(const struct vg_job *j, enum vg_eng_end how) {
     if (ack)
         *ack = (struct ack){j->ctl, t->attempt.node, t->id, t->attempt.number};
     /* Lazily: the store tries again until it succeeds, also when the disk is full for a while. */
-    int r = vg_store_put_attempt(j->ctl->store, &row, VG_STORE_LAZY, ack ? attempt_stored : NULL,
-                                 ack);
+    int r =
+        vg_store_put_attempt(j->ctl->store, &row, VG_STORE_LAZY, ack ? attempt_stored : NULL, ack);
     if (r < 0) {
         free(ack); /* the keeper remembers until it is asked again */
         vg_error("task=%016llx attempt=%u what it held cannot be stored: %s",

@@ -46,6 +46,7 @@ struct vg_job {
     bool lingering;             /* ended and stored; here for what is under it */
     uint64_t ready_usec;        /* since when it could have started, in this life; 0: not yet */
     uint64_t over_usec;         /* when its attempt ended, as its node says; 0: now */
+    uint32_t told;              /* gist of the last QUEUED event; 0: none */
     bool waits;                 /* in the scheduler's queue */
     bool attempt_lost;          /* its attempt that is over was lost */
     bool ack_over;              /* its keeper is let go when what the attempt held is stored */

@@ -22,6 +22,7 @@
 #include <string.h>
 
 #define STORE_AGAIN_USEC VG_USEC
+#define TELL_AGAIN_USEC (10 * VG_USEC) /* those who wait hear of their progress */
 
 static int no_memory(struct vg_err *err) {
     return vg_err_sys(err, ENOMEM, "cannot queue the task");
@@ -92,10 +93,39 @@ void vg_place_release(struct vg_job *j) {
     vg_sessions_leave(j);
 }
 
-void vg_place_tell(struct vg_job *j) {
+/* What was told, but for the estimate: that moves all the time. Never 0. */
+static uint32_t gist(const char *text) {
+    uint32_t h = 2166136261u;
+    for (; *text && *text != ',' && *text != '('; text++)
+        h = (h ^ (uint8_t)*text) * 16777619u;
+    return h ? h : 1;
+}
+
+static void tell(struct vg_job *j, bool news_only) {
     char text[512];
-    if (!vg_list_empty(&j->follows) && vg_why_brief(j, text, sizeof text) >= 0)
-        vg_job_event(j, VG__PB__RUN_EVENT__KIND__QUEUED, text);
+    if (vg_list_empty(&j->follows) || vg_why_brief(j, text, sizeof text) < 0)
+        return;
+    uint32_t now = gist(text);
+    if (news_only && now == j->told)
+        return;
+    j->told = now;
+    vg_job_event(j, VG__PB__RUN_EVENT__KIND__QUEUED, text);
+}
+
+void vg_place_tell(struct vg_job *j) {
+    tell(j, false);
+}
+
+void vg_place_tick(struct vg_control *c) {
+    uint64_t now = vg_now_usec();
+    if (now - c->told_usec < TELL_AGAIN_USEC)
+        return;
+    c->told_usec = now;
+    vg_map_for_each (s, &c->jobs) {
+        struct vg_job *j = s->value;
+        if (j->waits)
+            tell(j, true);
+    }
 }
 
 /* ------------------------------------------------------------------ starting */

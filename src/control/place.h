@@ -14,6 +14,8 @@ void vg_place_all(struct vg_control *c);
 int vg_place_adopt(struct vg_job *j, uint64_t node, uint32_t attempt, uint64_t gpus);
 /* Tells the job's followers where it stands in the queue. */
 void vg_place_tell(struct vg_job *j);
+/* Tells whoever waits when that has changed; from housekeeping. */
+void vg_place_tick(struct vg_control *c);
 /* Its session has got a node: it waits for that one now. */
 void vg_place_repin(struct vg_job *j);
 /* After loading: placed tasks are counted on their nodes again. */

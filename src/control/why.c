@@ -122,19 +122,37 @@ static void why_running(struct vg_control *c, const struct vg_job *j, struct vg_
     w->pb.pool = (char *)vg_task_pool(t);
 }
 
-static void why_group(const struct vg_task *t, struct vg_why *w) {
+/* The first member that waits; members start in their order, so it is found soon. */
+static const struct vg_job *next_member(struct vg_control *c, const struct vg_task *t) {
+    for (uint32_t i = 0; i < t->members; i++) {
+        const struct vg_job *j = vg_job_get(c, vg_task_member_id(t->id, i));
+        if (j && j->task->state == VG_TASK_QUEUED)
+            return j;
+    }
+    return NULL;
+}
+
+/* How far it is, and what its next member waits for. */
+static void why_group(struct vg_control *c, const struct vg_job *j, const struct vg_task *t,
+                      struct vg_why *w) {
     const struct vg_progress *p = t->progress;
-    char text[256];
-    if (!p)
-        snprintf(text, sizeof text, "its %u members are being made", t->members);
-    else
-        snprintf(text, sizeof text,
-                 "of %u members %u are done, %u run, %u wait and %u are blocked: ask about one of "
-                 "them ('virga task list --of %.8llx')",
-                 t->members, vg_progress_total(p) - vg_progress_open(p),
-                 p->n[VG_TASK_STARTING] + p->n[VG_TASK_RUNNING], p->n[VG_TASK_QUEUED],
-                 p->n[VG_TASK_BLOCKED], (unsigned long long)(t->id >> 32));
-    say(w, "group", text);
+    char text[768], why[512] = "";
+    if (!p) {
+        say(w, "group", "its members are being made");
+        return;
+    }
+    uint32_t run = p->n[VG_TASK_STARTING] + p->n[VG_TASK_RUNNING];
+    const struct vg_job *next = p->n[VG_TASK_QUEUED] ? next_member(c, t) : NULL;
+    if (next)
+        why_queued(c, next, w);
+    else if (t->state == VG_TASK_BLOCKED && j)
+        vg_after_explain(j, w->text, sizeof w->text);
+    if (next || t->state == VG_TASK_BLOCKED)
+        snprintf(why, sizeof why, "%s%.480s", next ? "; the next: " : "; ", w->text);
+    const char *code = next ? w->pb.code : t->state == VG_TASK_BLOCKED ? "dependency" : "running";
+    snprintf(text, sizeof text, "%u of its %u tasks are done, %u run%s",
+             vg_progress_total(p) - vg_progress_open(p), t->members, run, why);
+    say(w, code, text);
 }
 
 void vg_why_task(struct vg_control *c, const struct vg_job *j, const struct vg_task *t,
@@ -149,7 +167,7 @@ void vg_why_task(struct vg_control *c, const struct vg_job *j, const struct vg_t
                  t->reason_text ? ": " : "", t->reason_text ? t->reason_text : "");
         say(ret, "ended", text);
     } else if (vg_task_is_group(t)) {
-        why_group(t, ret);
+        why_group(c, j, t, ret);
     } else if (!j) {
         say(ret, "?", "it is not in the control plane's memory: ask again in a moment");
     } else if (t->state == VG_TASK_BLOCKED) {

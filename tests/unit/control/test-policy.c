@@ -3,6 +3,7 @@
 #include "base/fault.h"
 #include "base/util.h"
 #include "control/job.h"
+#include "control/place.h"
 #include "control/policy.h"
 #include "world.h"
 
@@ -433,4 +434,45 @@ Test(policy, a_task_goes_to_the_next_pool_that_will_do) {
     cr_assert_eq(ask("SELECT count(*) FROM attempts WHERE pool='b'"), 1);
     cr_assert_eq(ask("SELECT count(*) FROM history WHERE pools='far,b'"), 1);
     cr_assert_eq(ask("SELECT count(*) FROM tasks WHERE pool='b'"), 1);
+}
+
+static void whole(Vg__Pb__RunReq *r) {
+    r->spec->pool = "b";
+}
+
+/* What the client hears of a task that waits. */
+static void expect_queued(uint64_t task, struct msg *ret) {
+    for (;;) {
+        expect_event(&w, &client, VG__PB__RUN_EVENT__KIND__QUEUED, ret);
+        if (ret->env->run_event->task_id == task)
+            return;
+        msg_done(ret);
+    }
+}
+
+Test(policy, whoever_waits_hears_of_progress_and_only_of_that) {
+    struct msg m;
+    side_open(&w, &client);
+    reload("pools: [{name: a}, {name: b, shape: {cpus: 2}}]\n");
+    play_run(&client, T1, whole);
+    expect_queued(T1, &m);
+    msg_done(&m);
+    play_run(&client, T2, whole);
+    expect_queued(T2, &m);
+    cr_assert(strstr(m.env->run_event->text, "queued: no node of pool b "), "%s",
+              m.env->run_event->text);
+    cr_assert(strstr(m.env->run_event->text, "(virga task why 22222222)"));
+    msg_done(&m);
+    w.c.told_usec = 0;
+    vg_place_tick(&w.c);
+    side_sync(&w, &client);
+    cr_assert_not(side_has(&client, BODY(RUN_EVENT)), "nothing has changed");
+    play_agent(&w, &agent, "n1", 0, NULL, 0);
+    expect_start(T1, 1);
+    w.c.told_usec = 0;
+    vg_place_tick(&w.c);
+    expect_queued(T2, &m);
+    cr_assert(strstr(m.env->run_event->text, "queued: you are next on b"), "%s",
+              m.env->run_event->text);
+    msg_done(&m);
 }
