@@ -422,7 +422,9 @@ int vg_eng_forecast(const struct vg_eng *e, const struct vg_eng_req *r, size_t m
                       .members = (uint32_t)VG_MAX(members, (size_t)1),
                       .run_class = vg_run_class(t.expect_usec),
                       .grant = vg_window_grant(e, t.tenant),
-                      .state = SHAPE_EMPTY};
+                      .state = SHAPE_EMPTY,
+                      .head_epoch = UINT64_MAX};
+    vg_list_init(&s.columns); /* nobody waits in it */
     t.shape = &s;
     *ret = (struct vg_eng_why){.start_usec = VG_ENG_NEVER, .run_usec = t.expect_usec};
     if (r->node)
