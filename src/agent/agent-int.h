@@ -104,6 +104,8 @@ int vg_keepers_open(struct vg_agent *a, void (*done)(struct vg_agent *a), struct
 void vg_keepers_submit(struct vg_agent *a, struct vg_agent_task *t, const struct vg_warm_key *key);
 /* Takes a task that waits out of its queue. */
 void vg_keepers_withdraw(struct vg_agent *a, struct vg_agent_task *t);
+/* Begins a gated task that has its keeper. */
+void vg_keepers_go(struct vg_agent *a, struct vg_agent_task *t);
 /* Sends a packet, or queues it (descriptors are borrowed in both cases). */
 int vg_keeper_send(struct vg_agent_keeper *k, enum vg_kpkt_kind kind, uint64_t id, uint64_t x,
                    uint64_t y, const void *payload, size_t len, const int *fds, size_t n_fds);
@@ -170,6 +172,8 @@ struct vg_agent_task {
     uint32_t log_round;         /* the last time that the control plane wanted its output again */
     bool log_early;             /* it had no keeper then: its keeper sends all of it anyway */
     Vg__Pb__TaskExited *exited; /* owned; protobuf's */
+    bool gated;                 /* is not begun before the control plane says so */
+    struct vg_meeting *meeting; /* owned; where others of its gang find it, or NULL */
 };
 
 /* An attempt that ended and was acknowledged: a late Start of it is refused by this. */
@@ -194,6 +198,9 @@ void vg_tasks_on_state(struct vg_agent_keeper *k, const uint8_t *data, size_t n,
 void vg_tasks_on_log(struct vg_agent_keeper *k, const struct vg_kpkt *p, const uint8_t *data);
 /* The task was handed to its keeper: what waited for that follows it. */
 void vg_tasks_handed(struct vg_agent_task *t);
+/* A gated task has its keeper: the control plane hears that it could begin. */
+void vg_tasks_ready(struct vg_agent *a, const struct vg_agent_task *t);
+void vg_tasks_on_go(struct vg_agent *a, const Vg__Pb__TaskGo *go);
 /* It will not run: `never_ran` and this reason and text are its exit. */
 void vg_tasks_fail(struct vg_agent *a, struct vg_agent_task *t, enum vg_reason reason,
                    const char *text);
@@ -226,6 +233,20 @@ void vg_io_on_forwarded(struct vg_agent_keeper *k, const struct vg_kpkt *p, int 
 void vg_io_keeper_gone(struct vg_agent_keeper *k);
 /* The connection to the control plane and its streams are gone. */
 void vg_io_link_lost(struct vg_agent *a);
+
+/* agent-meeting.c: a port of the node that leads to the same port inside a task. Connections wait
+   until somebody listens there. */
+struct vg_meeting;
+/* `port` 0: any; taken: another one. With the host's network the task listens there itself. */
+int vg_meeting_open(struct vg_agent *a, struct vg_agent_task *t, uint16_t port,
+                    struct vg_meeting **ret);
+void vg_meeting_close(struct vg_meeting *m); /* NULL is fine */
+uint16_t vg_meeting_port(const struct vg_meeting *m);
+/* The keeper's answer to the wish for a connection; false: it was not a meeting's. */
+bool vg_meeting_on_forwarded(struct vg_agent_keeper *k, const struct vg_kpkt *p, int *fds,
+                             size_t n_fds);
+/* An address of this machine that tasks here and other machines may use; "" when there is none. */
+void vg_meeting_address(const struct vg_agent *a, char *out, size_t n);
 
 /* ------------------------------------------------------------------ link */
 
@@ -316,6 +337,7 @@ struct vg_agent {
     uint16_t direct_port;
     size_t n_nested, n_direct;
     struct vg_list forwards;
+    struct vg_list guests; /* struct guest of agent-meeting.c: connections on their way in */
     size_t n_forwards;
     uint64_t next_forward;
 

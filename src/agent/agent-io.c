@@ -106,6 +106,8 @@ void vg_io_on_forward(struct vg_agent *a, const Vg__Pb__TaskForward *x, uint32_t
 void vg_io_on_forwarded(struct vg_agent_keeper *k, const struct vg_kpkt *p, int *fds,
                         size_t n_fds) {
     struct vg_agent *a = k->agent;
+    if (vg_meeting_on_forwarded(k, p, fds, n_fds))
+        return;
     vg_list_for_each_safe (it, &a->forwards) {
         struct forward *f = vg_list_entry(it, struct forward, link);
         if (f->number != p->b || f->keeper != k)

@@ -238,10 +238,20 @@ static void note_failure(struct vg_warm_profile *p) {
     p->retry_usec = vg_now_usec() + (VG_USEC << p->failures);
 }
 
-static void hand_over(struct vg_agent_keeper *k, struct vg_agent_task *t) {
-    struct vg_agent *a = k->agent;
+static void send_start(struct vg_agent_keeper *k, struct vg_agent_task *t) {
     int fds[1 + VG_COUNT(t->fds)] = {t->start_fd};
     memcpy(fds + 1, t->fds, t->n_fds * sizeof(int));
+    int r = vg_keeper_send(k, VG_K_START, t->id, t->fd_mask, 0, NULL, 0, fds, 1 + t->n_fds);
+    if (r < 0) {
+        vg_debug("keeper %u took no start: %s", k->serial, strerror(-r));
+        keeper_gone(k, true); /* it never got the task: another keeper may */
+        return;
+    }
+    vg_tasks_handed(t);
+}
+
+static void hand_over(struct vg_agent_keeper *k, struct vg_agent_task *t) {
+    struct vg_agent *a = k->agent;
     struct vg_warm_profile *p = t->session ? NULL : k->profile;
     set_state(k, VG_KEEPER_BUSY);
     if (p) {
@@ -256,14 +266,17 @@ static void hand_over(struct vg_agent_keeper *k, struct vg_agent_task *t) {
     t->keeper = k;
     t->state = VG_AT_STARTING;
     vg_list_push_back(&k->tasks, &t->link);
-    int r = vg_keeper_send(k, VG_K_START, t->id, t->fd_mask, 0, NULL, 0, fds, 1 + t->n_fds);
-    if (r < 0) {
-        vg_debug("keeper %u took no start: %s", k->serial, strerror(-r));
-        keeper_gone(k, true); /* it never got the task: another keeper may */
-        return;
-    }
-    vg_tasks_handed(t);
     refill_later(a, VG_AGENT_REFILL_MS);
+    if (t->gated)
+        vg_tasks_ready(a, t);
+    else
+        send_start(k, t);
+}
+
+void vg_keepers_go(struct vg_agent *a, struct vg_agent_task *t) {
+    (void)a;
+    if (t->keeper)
+        send_start(t->keeper, t);
 }
 
 /* Takes the first waiting start of a profile out of the queue and fails it. */
@@ -468,6 +481,14 @@ void vg_keepers_submit(struct vg_agent *a, struct vg_agent_task *t, const struct
 }
 
 void vg_keepers_withdraw(struct vg_agent *a, struct vg_agent_task *t) {
+    if (t->gated && t->keeper) { /* it has a keeper that knows nothing of it yet */
+        struct vg_agent_keeper *k = t->keeper;
+        vg_list_remove(&t->link);
+        vg_list_init(&t->link);
+        t->keeper = NULL;
+        dismiss(k);
+        return;
+    }
     (void)a;
     if (t->profile)
         t->profile->n_waiting--;

@@ -305,6 +305,9 @@ static void on_control(struct vg_agent *a, const Vg__Pb__Envelope *env, int *fds
     case VG__PB__ENVELOPE__BODY_START:
         vg_tasks_on_start(a, env->start, fds, n_fds);
         break;
+    case VG__PB__ENVELOPE__BODY_TASK_GO:
+        vg_tasks_on_go(a, env->task_go);
+        break;
     case VG__PB__ENVELOPE__BODY_KILL:
         vg_tasks_on_kill(a, env->kill);
         break;

@@ -62,6 +62,7 @@ static void task_free(struct vg_agent *a, struct vg_agent_task *t) {
     close_fds(t);
     for (size_t i = 0; i < t->n_attach; i++)
         vg_close(&t->attach[i].fd);
+    vg_meeting_close(t->meeting);
     vg_close(&t->start_fd);
     if (t->exited)
         vg__pb__task_exited__free_unpacked(t->exited, NULL);
@@ -118,6 +119,7 @@ static void task_exited(struct vg_agent *a, struct vg_agent_task *t,
         t->exited->log_round = t->log_round;
     }
     close_fds(t);
+    vg_meeting_close(vg_take_ptr(t->meeting));
     vg_tickets_drop_task(&a->tickets, t->id);
     send_exited(a, t->exited ? t->exited : exited);
 }
@@ -180,7 +182,9 @@ static void say_all_sent(struct vg_agent *a, struct vg_agent_task *t) {
 }
 
 static void say_state(struct vg_agent *a, const struct vg_agent_task *t) {
-    if (t->state == VG_AT_EXITED && t->exited)
+    if (t->gated && t->keeper)
+        vg_tasks_ready(a, t);
+    else if (t->state == VG_AT_EXITED && t->exited)
         send_exited(a, t->exited);
     else if (t->state == VG_AT_RUNNING)
         send_started(a, t);
@@ -210,7 +214,7 @@ static bool refuse(struct vg_agent *a, const Vg__Pb__Start *start) {
         forget(a, t);
         t = NULL;
     }
-    if (t && t->state == VG_AT_WAITING) {
+    if (t && (t->state == VG_AT_WAITING || t->gated)) {
         vg_keepers_withdraw(a, t);
         task_free(a, t);
         t = NULL;
@@ -392,7 +396,82 @@ void vg_tasks_on_start(struct vg_agent *a, const Vg__Pb__Start *start, int *fds,
     }
     if (start->has_ticket && start->ticket.len)
         vg_tickets_add(&a->tickets, start->ticket.data, start->ticket.len, t->id, vg_now_usec());
+    t->gated = start->gated;
+    if (start->meeting) {
+        r = vg_meeting_open(a, t, (uint16_t)start->meeting_port, &t->meeting);
+        if (r < 0) {
+            vg_tasks_fail(a, t, VG_UNAVAILABLE, "the node has no free port for the gang to meet");
+            return;
+        }
+    }
     vg_keepers_submit(a, t, &t->key);
+}
+
+/* ------------------------------------------------------------------ gates */
+
+static Vg__Pb__Start *read_start(const struct vg_agent_task *t);
+
+void vg_tasks_ready(struct vg_agent *a, const struct vg_agent_task *t) {
+    Vg__Pb__TaskReady m = VG__PB__TASK_READY__INIT;
+    Vg__Pb__Envelope env = VG__PB__ENVELOPE__INIT;
+    char address[64] = "";
+    m.has_task_id = m.has_attempt = true;
+    m.task_id = t->id;
+    m.attempt = t->attempt;
+    if (t->meeting) {
+        m.has_port = true;
+        m.port = vg_meeting_port(t->meeting);
+        vg_meeting_address(a, address, sizeof(address));
+        m.address = address;
+    }
+    env.body_case = VG__PB__ENVELOPE__BODY_TASK_READY;
+    env.task_ready = &m;
+    vg_link_send(a, &env);
+}
+
+/* The Start once more, with what is known only now. */
+static int add_env(struct vg_agent_task *t, const Vg__Pb__TaskGo *go) {
+    Vg__Pb__Start *start = read_start(t);
+    if (!start)
+        return -EIO;
+    size_t had = start->n_extra_env;
+    Vg__Pb__Start more = *start;
+    vg_auto_free ProtobufCBinaryData *env = vg_alloc((had + go->n_env + 1) * sizeof(*env));
+    int fd = -1, r = env ? 0 : -ENOMEM;
+    size_t bytes = 0;
+    if (r >= 0) {
+        if (had)
+            memcpy(env, start->extra_env, had * sizeof(*env));
+        if (go->n_env)
+            memcpy(env + had, go->env, go->n_env * sizeof(*env));
+        more.extra_env = env;
+        more.n_extra_env = had + go->n_env;
+        more.has_gated = more.gated = false;
+        more.has_meeting_port = more.meeting = t->meeting != NULL;
+        more.meeting_port = t->meeting ? vg_meeting_port(t->meeting) : 0;
+        r = pack_start(&more, &fd, &bytes);
+    }
+    vg__pb__start__free_unpacked(start, NULL);
+    if (r < 0)
+        return r;
+    vg_close(&t->start_fd);
+    t->start_fd = fd;
+    t->start_bytes = bytes;
+    return 0;
+}
+
+void vg_tasks_on_go(struct vg_agent *a, const Vg__Pb__TaskGo *go) {
+    struct vg_agent_task *t = vg_tasks_get(a, go->task_id);
+    if (!t || t->attempt != go->attempt || !t->gated || !t->keeper)
+        return; /* an answer to something older */
+    int r = add_env(t, go);
+    if (r < 0) {
+        vg_keepers_withdraw(a, t);
+        vg_tasks_fail(a, t, VG_INTERNAL, "the task could not be passed on to its keeper");
+        return;
+    }
+    t->gated = false;
+    vg_keepers_go(a, t);
 }
 
 void vg_tasks_handed(struct vg_agent_task *t) {
@@ -432,6 +511,8 @@ void vg_tasks_on_kill(struct vg_agent *a, const Vg__Pb__KillReq *kill) {
     if (t && t->attempt == kill->attempt) {
         if (t->state == VG_AT_EXITED)
             say_state(a, t);
+        else if (t->gated && ends_a_task(sig))
+            withdraw(a, t, sig, kill->text);
         else if (t->keeper)
             vg_keeper_send(t->keeper, VG_K_KILL, t->id, sig, kill->grace_usec, kill->text,
                            kill->text ? VG_MIN(strlen(kill->text), (size_t)1024) : 0, NULL, 0);
@@ -495,6 +576,12 @@ static struct vg_agent_task *adopt_task(struct vg_agent_keeper *k, const Vg__Pb_
     t->keeper = k;
     t->state = VG_AT_STARTING;
     vg_list_push_back(&k->tasks, &t->link);
+    Vg__Pb__Start *start = read_start(t);
+    if (start && start->meeting && network_of(start, &t->key.net) >= 0 &&
+        vg_meeting_open(k->agent, t, (uint16_t)start->meeting_port, &t->meeting) < 0)
+        vg_warn("a gang's meeting cannot be opened again");
+    if (start)
+        vg__pb__start__free_unpacked(start, NULL);
     return t;
 }
 
@@ -574,7 +661,7 @@ void vg_tasks_orphan(struct vg_agent *a, struct vg_agent_task *t, bool orderly) 
 void vg_tasks_kill_all(struct vg_agent *a, const char *text) {
     vg_map_for_each (s, &a->tasks) {
         struct vg_agent_task *t = s->value;
-        if (t->state == VG_AT_WAITING) {
+        if (t->state == VG_AT_WAITING || (t->gated && t->state == VG_AT_STARTING)) {
             vg_keepers_withdraw(a, t);
             vg_tasks_fail(a, t, VG_UNAVAILABLE, text);
         } else if (t->state != VG_AT_EXITED && t->keeper) {
@@ -674,7 +761,7 @@ void vg_tasks_report_done(Vg__Pb__AgentHello *hello) {
 void vg_tasks_resend(struct vg_agent *a) {
     vg_map_for_each (s, &a->tasks) {
         struct vg_agent_task *t = s->value;
-        if (t->state == VG_AT_EXITED)
+        if (t->state == VG_AT_EXITED || t->gated)
             say_state(a, t);
         else if (t->keeper)
             vg_keeper_send(t->keeper, VG_K_LOG_ACK, t->id, 1, 0, NULL, 0, NULL, 0);

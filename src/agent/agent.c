@@ -468,6 +468,7 @@ static int set_up(struct vg_agent *a, struct vg_err *err) {
     init_timers(a);
     vg_list_init(&a->keepers);
     vg_list_init(&a->forwards);
+    vg_list_init(&a->guests);
     vg_warm_init(&a->warm, a->conf.warm);
     vg_tasks_init(a);
     a->log_head_bytes = a->log_tail_bytes = 8u << 20;

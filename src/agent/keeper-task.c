@@ -367,6 +367,16 @@ static bool is_ours(const ProtobufCBinaryData *d) {
     return false;
 }
 
+/* Whether one of `more` sets the same variable: a program takes the first that it finds. */
+static bool is_replaced(const ProtobufCBinaryData *d, const ProtobufCBinaryData *more, size_t n) {
+    const uint8_t *eq = d->len ? memchr(d->data, '=', d->len) : NULL;
+    size_t len = eq ? (size_t)(eq - d->data) + 1 : 0;
+    for (size_t i = 0; i < n && len; i++)
+        if (more[i].len >= len && memcmp(more[i].data, d->data, len) == 0)
+            return true;
+    return false;
+}
+
 static char **make_env(const struct ktask *t) {
     const Vg__Pb__Start *st = t->start;
     size_t cap = st->spec->n_env + st->n_extra_env + 8, n = 0;
@@ -374,10 +384,12 @@ static char **make_env(const struct ktask *t) {
     if (!v)
         return NULL;
     for (size_t i = 0; i < st->spec->n_env; i++)
-        if (!is_ours(&st->spec->env[i]))
+        if (!is_ours(&st->spec->env[i]) &&
+            !is_replaced(&st->spec->env[i], st->extra_env, st->n_extra_env))
             v[n++] = bytes_dup(&st->spec->env[i]);
     for (size_t i = 0; i < st->n_extra_env; i++)
-        v[n++] = bytes_dup(&st->extra_env[i]);
+        if (!is_replaced(&st->extra_env[i], st->extra_env + i + 1, st->n_extra_env - i - 1))
+            v[n++] = bytes_dup(&st->extra_env[i]);
     char id[VG_ID_LEN + 1];
     vg_id_format(t->id, id);
     v[n++] = vg_fmt("VIRGA_TASK_ID=%s", id);

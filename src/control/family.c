@@ -67,10 +67,11 @@ void vg_family_count(struct vg_job *j) {
     j->counted = t->state;
     if (!vg_task_is_ended(t))
         return;
-    if (t->group)
+    /* Who was only stopped with its gang does not speak for it. */
+    if (t->group && !(t->spec->gang && t->state == VG_TASK_CANCELLED))
         vg_progress_status(head->task->progress, t->index, t->status);
     /* The store writes in order: when it has this end, it has the parent's last count, too. */
-    else if (vg_task_is_ended(head->task) && !vg_family_open(head))
+    else if (!t->group && vg_task_is_ended(head->task) && !vg_family_open(head))
         vg_persist_write(head);
 }
 
@@ -171,6 +172,7 @@ struct restoring {
     struct vg_progress *progress;
     uint8_t *have; /* a bit for each index that has ended */
     uint32_t members;
+    bool gang;
 };
 
 static int count_ended(void *arg, const struct vg_task_row *row) {
@@ -180,7 +182,8 @@ static int count_ended(void *arg, const struct vg_task_row *row) {
         return 0;
     vg_progress_move(r->progress, VG_TASK_STATES, s);
     if (r->have && row->index < r->members) {
-        vg_progress_status(r->progress, row->index, row->status);
+        if (!r->gang || s != VG_TASK_CANCELLED)
+            vg_progress_status(r->progress, row->index, row->status);
         r->have[row->index / 8] |= (uint8_t)(1 << row->index % 8);
     }
     return 0;
@@ -192,7 +195,7 @@ static int recount(struct vg_job *head, uint8_t *have) {
     if (vg_task_need_progress(head->task) < 0)
         return -ENOMEM;
     *head->task->progress = VG_PROGRESS_INIT;
-    struct restoring r = {head->task->progress, have, head->task->members};
+    struct restoring r = {head->task->progress, have, head->task->members, head->task->spec->gang};
     return vg_store_load_folded(head->ctl->store, head->task->id, count_ended, &r);
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "control/gang.h"
 #include "control/nodes.h"
 #include "control/persist.h"
 
@@ -35,6 +36,12 @@ static void preempt_stored(struct vg_job *j, uint64_t attempt, int result) {
 }
 
 int vg_job_preempt(struct vg_job *j, uint64_t grace_usec, uint32_t sig, const char *why) {
+    if (j->task->attempt.node && !j->task->cancel && vg_gang_preempt(j, grace_usec, sig, why))
+        return 0;
+    return vg_job_stop(j, grace_usec, sig, why);
+}
+
+int vg_job_stop(struct vg_job *j, uint64_t grace_usec, uint32_t sig, const char *why) {
     struct vg_task *t = j->task;
     if (!t->attempt.node || t->cancel || t->preempting || j->timed_out)
         return -EINVAL;

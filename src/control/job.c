@@ -12,6 +12,7 @@
 #include "control/after.h"
 #include "control/api.h"
 #include "control/family.h"
+#include "control/gang.h"
 #include "control/history.h"
 #include "control/log-sync.h"
 #include "control/nodes.h"
@@ -71,6 +72,7 @@ void vg_job_free(struct vg_job *j) {
     if (j->idem)
         vg_map_del(&j->ctl->idem, j->idem);
     free(j->idem);
+    vg_gang_free(j->gang);
     vg_list_remove(&j->dirty);
     vg_list_remove(&j->news);
     vg_timer_stop(&j->due);
@@ -231,6 +233,8 @@ static void is_due(void *user) {
 int vg_job_submit(struct vg_job *j, struct vg_err *err) {
     uint64_t now = vg_wall_usec(), due = j->task->due_usec;
     j->held = false;
+    if (vg_gang_is_member(j))
+        return vg_gang_submit(j, err);
     if (due > now) {
         vg_timer_stop(&j->due);
         j->due = vg_timer_start(j->ctl->loop, due - now, is_due, j);
@@ -248,8 +252,11 @@ static void begin_members(struct vg_job *g) {
         if (m->task->state == VG_TASK_BLOCKED)
             vg_task_move(m->task, VG_TASK_QUEUED, vg_wall_usec(), NULL);
         vg_family_count(m);
-        vg_job_begin(m);
+        if (!g->task->spec->gang)
+            vg_job_begin(m);
     }
+    if (g->task->spec->gang)
+        vg_job_begin(vg_list_entry(vg_list_first(&g->head->under), struct vg_job, sibling));
     c->placing = placing;
     vg_family_settle(vg_list_entry(vg_list_first(&g->head->under), struct vg_job, sibling));
     vg_place_all(c);
@@ -372,6 +379,7 @@ void vg_job_end(struct vg_job *j, int32_t status, enum vg_reason reason, const c
     struct vg_control *c = j->ctl;
     vg_family_count(j);
     vg_job_store_end(j);
+    vg_gang_ended(j);
     vg_after_ended(j);
     vg_family_settle(j);
     vg_place_all(c);
@@ -386,7 +394,8 @@ void vg_job_requeue(struct vg_job *j, const char *why) {
     j->log = NULL;
     j->sent = j->ack_exit = j->timed_out = j->has_ticket = false;
     j->log_round = 0;
-    j->task->preempted += j->task->preempting;
+    j->ready = j->gone = false;
+    j->task->preempted += j->task->preempting && !vg_gang_is_member(j); /* a gang counts itself */
     j->task->preempting = false;
     if (vg_task_move(j->task, VG_TASK_QUEUED, vg_wall_usec(), text) < 0) {
         vg_job_end(j, 125, VG_INTERNAL, "the task could not be queued again");
@@ -412,6 +421,8 @@ void vg_job_lost(struct vg_job *j, bool ran, const char *why) {
     j->lost += !j->task->preempting;
     if (j->task->cancel) {
         vg_job_end(j, 128 + SIGKILL, VG_OK, j->task->reason_text);
+    } else if (vg_gang_lost(j, ran, why)) {
+        return;
     } else if (ran && spec->interactive && !spec->detached) {
         snprintf(text, sizeof text, "%s while the task ran there: run it again when that is safe",
                  why);

@@ -9,6 +9,7 @@
 
 struct vg_peer;
 struct vg_session;
+struct vg_gang;
 
 #define VG_TICKET 32
 #define VG_GRACE_USEC (10 * 1000000ULL)        /* between TERM and KILL */
@@ -33,6 +34,8 @@ struct vg_job {
     struct vg_list edges;       /* struct vg_edge.on_job: what it waits for */
     char *idem;                 /* owned; its key in vg_control.idem, or NULL */
     struct vg_timer *due;       /* until its due time */
+    struct vg_gang *gang;       /* owned; of a gang's group; NULL: nothing to say yet */
+    bool ready, gone;           /* of a gang's member: prepared; told to begin */
     struct vg_chan chan;        /* a client's input and output, until the task is placed */
     struct vg_logfile *log;     /* owned; of the current attempt */
     struct vg_session *session; /* borrowed; NULL: none */
@@ -137,6 +140,8 @@ void vg_job_cancel(struct vg_job *j, uint64_t grace_usec, const char *why);
    retries are not touched. A task that ends by itself with status 0 in the meantime has succeeded.
    -EINVAL: it is not on a node, or is being ended or preempted already. */
 int vg_job_preempt(struct vg_job *j, uint64_t grace_usec, uint32_t sig, const char *why);
+/* The same without counting: for members of a gang that start again together. */
+int vg_job_stop(struct vg_job *j, uint64_t grace_usec, uint32_t sig, const char *why);
 /* Its preempted attempt is over: back into the queue (a vrun that somebody sits at ends). */
 void vg_job_give_way(struct vg_job *j, int32_t status);
 /* Reported by its node while it should give way: told again. */

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "control/api.h"
+#include "control/gang.h"
 #include "control/node-tasks.h"
 #include "control/nodes.h"
 #include "control/persist.h"
@@ -249,6 +250,7 @@ static void take_report(struct vg_nodelink *a, Vg__Pb__TaskReport *r) {
         return;
     }
     j->seen = j->sent = true;
+    vg_gang_learn(j, r->start);
     vg_run_deliver(j);
     if (r->state == VG__PB__TASK_REPORT__STATE__RUNNING)
         vg_node_task_started(j, r->started_usec);

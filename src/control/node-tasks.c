@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "control/api.h"
+#include "control/gang.h"
 #include "control/nodes.h"
 #include "control/place.h"
 #include "control/sessions.h"
@@ -154,6 +155,8 @@ void vg_node_task_exited(struct vg_job *j, const Vg__Pb__TaskExited *x) {
         return;
     }
     j->task->preempting = false; /* it ended by itself before it had to */
+    if (vg_gang_exited(j, x, retry_wanted(j, x)))
+        return;
     if (retry_wanted(j, x)) {
         j->ack_over = true;
         retry(j, x->status);

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/util.h"
+#include "control/gang.h"
 #include "control/job.h"
 #include "control/peer.h"
 #include "control/persist.h"
@@ -117,6 +118,8 @@ void vg_nodelink_disconnected(struct vg_nodelink *a) {
     vg_info("node=%s disconnected; its tasks go on until its lease ends", a->node->name);
     a->peer = NULL;
     vg_nodelink_update(a);
+    if (!a->ctl->stopping)
+        vg_gang_node_left(a->ctl, a->node->id);
 }
 
 /* ------------------------------------------------------------------ leases */

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "control/api.h"
+#include "control/gang.h"
 #include "control/nodes.h"
 
 #include <stdarg.h>
@@ -66,6 +67,7 @@ static const struct route routes[] = {
     [B(TASK_EXITED)] = {NEED_AGENT, 0, vg_agent_on_exited},
     [B(LOG_APPEND)] = {NEED_AGENT, 0, vg_agent_on_log},
     [B(SESSION_ENDED)] = {NEED_AGENT, 0, vg_agent_on_session_ended},
+    [B(TASK_READY)] = {NEED_AGENT, 0, vg_agent_on_ready},
     [B(NESTED)] = {NEED_AGENT, 0, vg_agent_on_nested},
     [B(CERT_RENEW)] = {NEED_AGENT, 0, vg_api_cert_renew},
     [B(JOIN)] = {NEED_NONE, 0, vg_api_join},

@@ -2,6 +2,7 @@
 #include "control/start.h"
 
 #include "base/util.h"
+#include "control/gang.h"
 #include "control/member.h"
 #include "control/nodes.h"
 #include "control/peer.h"
@@ -72,6 +73,7 @@ void vg_start_send(struct vg_job *j, struct vg_nodelink *a) {
     m.created_usec = t->created_usec;
     m.n_shared_path = shared_paths(pool, paths, VG_COUNT(paths));
     m.shared_path = paths;
+    vg_gang_gate(j, &m);
     env.body_case = VG__PB__ENVELOPE__BODY_START;
     env.start = &m;
     j->sent = true;

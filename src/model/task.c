@@ -87,6 +87,7 @@ struct vg_task *vg_task_new_member(const struct vg_task *group, uint32_t index) 
     t->created_usec = group->created_usec + index + 1; /* so that they go in their order */
     t->retries_left = t->spec->retries;
     t->grant = group->grant;
+    t->due_usec = group->due_usec;
     t->durable = group->durable;
     return t;
 }
@@ -255,6 +256,8 @@ int vg_task_end(struct vg_task *t, int32_t status, enum vg_reason reason, uint64
     if (p && vg_progress_total(p) && !vg_progress_open(p)) {
         to = t->cancel ? VG_TASK_CANCELLED : vg_progress_state(p, t->state);
         status = p->bad_index == VG_PROGRESS_NONE ? 0 : p->bad_status;
+        if (!status && to != VG_TASK_SUCCEEDED)
+            status = vg_reason_exit(VG_CONFLICT);
     }
     int r = vg_task_move(t, to, now_usec, why);
     if (r < 0)

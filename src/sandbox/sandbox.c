@@ -520,6 +520,8 @@ int vg_sandbox_open_pty(struct vg_sandbox *sb, uid_t uid, gid_t gid, int *ret_ma
     return 0;
 }
 
+#define DIAL_MS 1000
+
 static int dial(int family, uint16_t port) {
     vg_auto_fd int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     struct sockaddr_in v4 = {.sin_family = AF_INET,
@@ -528,13 +530,21 @@ static int dial(int family, uint16_t port) {
     struct sockaddr_in6 v6 = {
         .sin6_family = AF_INET6, .sin6_port = htons(port), .sin6_addr = IN6ADDR_LOOPBACK_INIT};
     const void *a = family == AF_INET ? (const void *)&v4 : &v6;
+    int e = 0;
+    socklen_t len = sizeof(e);
     if (fd < 0 ||
         (connect(fd, a, family == AF_INET ? sizeof(v4) : sizeof(v6)) < 0 && errno != EINPROGRESS))
         return -errno;
+    /* Loopback answers at once, or (on a busy machine) as soon as the kernel finds the time. */
+    struct pollfd answered = {.fd = fd, .events = POLLOUT};
+    if (poll(&answered, 1, DIAL_MS) <= 0)
+        return -ETIMEDOUT;
+    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &e, &len) < 0 || e)
+        return e ? -e : -errno;
     return vg_take_fd(fd);
 }
 
-/* Loopback answers at once, so a refusal is known here. */
+/* Whether somebody listens is known when this returns. */
 int vg_sandbox_connect(struct vg_sandbox *sb, uint16_t port) {
     if (sb->own_net_fd < 0)
         sb->own_net_fd = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);

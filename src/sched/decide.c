@@ -36,8 +36,7 @@ static void started(struct vg_eng_decision *ret, const struct etask *t) {
     ret->gpus = t->gpus;
     ret->res = t->fit->res;
     ret->gang = t->gang ? t->gang->id : 0;
-    ret->member = t->gang ? t->member : 0;
-    ret->of = t->gang ? t->gang->size : 0;
+    ret->member = ret->of = 0; /* alone, though it may be a gang's missing member */
     ret->for_task = 0;
     ret->why[0] = 0;
 }

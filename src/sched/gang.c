@@ -56,7 +56,7 @@ void vg_gang_start(struct vg_eng *e, struct etask *first, const struct spot *at)
     uint32_t k = 0;
     if (!g || !g->waits) {
         vg_task_start(e, first, at, e->now);
-        tell(e, first, first->member, g ? g->size : 0);
+        tell(e, first, 0, 0); /* a missing member comes alone, too */
         return;
     }
     g->waits = false;
