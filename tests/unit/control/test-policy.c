@@ -459,7 +459,7 @@ Test(policy, whoever_waits_hears_of_progress_and_only_of_that) {
     msg_done(&m);
     play_run(&client, T2, whole);
     expect_queued(T2, &m);
-    cr_assert(strstr(m.env->run_event->text, "queued: no node of pool b "), "%s",
+    cr_assert(strstr(m.env->run_event->text, "queued: pool b has no nodes yet"), "%s",
               m.env->run_event->text);
     cr_assert(strstr(m.env->run_event->text, "(virga task why 22222222)"));
     msg_done(&m);
