@@ -1,11 +1,11 @@
 """vbatch with real programs: groups, sweeps, following, retries, keys, children, schedules, choosing and cancelling."""
 import os
 import re
-import subprocess
+import signal
 import time
 
 import pytest
-from virga import BIN, ROOT, Terminal, wait_for
+from virga import ROOT, Terminal, wait_for
 
 CONFIG = """
 pools:
@@ -161,6 +161,19 @@ def test_a_group_can_be_followed_from_its_middle(cloud):
     out, err = p.communicate(timeout=60)
     assert p.returncode == 0, err
     assert sorted(out.splitlines()) == [b"[%d] end %d" % (i, i) for i in range(4)]
+
+
+def test_following_a_group_survives_the_control_plane(cloud):
+    script = 'for i in 1 2 3 4 5 6; do echo "line $i"; sleep 0.2; done; exit $((VIRGA_SHARD == 1 ? 5 : 0))'
+    path = cloud.work / "survives"
+    with open(path, "wb") as out:
+        p = cloud.popen(["vbatch", "-f", "-N", "3", "sh", "-c", script], stdout=out)
+    wait_for("a first line", lambda: path.stat().st_size)
+    os.kill(cloud.pid("virgad"), signal.SIGKILL)
+    assert p.wait(timeout=120) == 5, p.stderr.read()
+    lines = path.read_text().splitlines()
+    for shard in range(3):
+        assert [x for x in lines if x.startswith(f"[{shard}]")] == [f"[{shard}] line {i}" for i in range(1, 7)]
 
 
 def test_follow_on_a_terminal_shows_progress_in_one_line(cloud):
