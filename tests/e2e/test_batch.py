@@ -183,6 +183,15 @@ def test_follow_on_a_terminal_shows_progress_in_one_line(cloud):
         assert re.search(rb"vbatch: 3/3", t.seen), t.seen
 
 
+def test_watching_a_group_on_a_terminal_is_one_line_until_its_end(cloud):
+    group = batch(cloud, "-N", "3", "sh", "-c", "while [ ! -e watched ]; do sleep 0.05; done; exit $((VIRGA_SHARD == 2))")
+    with Terminal(["virga", "task", "watch", group], cloud.env, cloud.work) as t:
+        t.expect(rb"\[-+\] 0/3, 3 running")
+        (cloud.work / "watched").touch()
+        assert t.wait() == 1
+        assert b"3/3, 1 failed" in t.seen, t.seen
+
+
 def test_what_a_retry_prints_follows_what_the_first_attempt_printed(cloud):
     script = 'n=$(cat tries 2>/dev/null || echo 0); echo $((n + 1)) > tries; echo "try $n"; test $n -ge 2'
     done = cloud.run(["vbatch", "-f", "--retries", "5", "sh", "-c", script])
