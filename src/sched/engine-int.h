@@ -135,6 +135,13 @@ struct shape {
 
 /* ------------------------------------------------------------------ tenants, tasks */
 
+/* A set of columns in little room: their bits, laid over one another. What is not in it is not in
+   the set. */
+#define VG_SUM_WORDS 4
+struct sum {
+    uint64_t w[VG_SUM_WORDS];
+};
+
 struct etenant {
     uint64_t id;
     char *name;
@@ -160,10 +167,10 @@ struct etenant {
     struct tree by_share, by_fill;      /* its children; by_fill: those with a quota */
     struct tree_item in_share, in_fill; /* in its parent's */
     bool sorted;                        /* is in them */
-    uint64_t sum;                       /* of its bits, words laid over one another */
+    struct sum sum;                     /* of its bits */
     struct vg_eng_amount room;          /* left of its quota */
     /* Of it and those below it in these trees: who need not be looked at. */
-    uint64_t share_sum, fill_sum;
+    struct sum share_sum, fill_sum;
     struct vg_eng_amount fill_room;
     struct vg_list capped; /* boughs that are out because it is at its limit */
     struct vg_list stale;  /* in vg_eng.stale: keys by age */

@@ -62,6 +62,17 @@ static inline bool vg_tenant_bit(const struct etenant *t, const struct column *c
     return c->no / 64 < t->n_bits && t->bits[c->no / 64] >> (c->no % 64) & 1;
 }
 
+static inline void vg_sum_add(struct sum *to, const struct sum *s) {
+    for (size_t i = 0; i < VG_SUM_WORDS; i++)
+        to->w[i] |= s->w[i];
+}
+static inline bool vg_sums_meet(const struct sum *a, const struct sum *b) {
+    uint64_t both = 0;
+    for (size_t i = 0; i < VG_SUM_WORDS; i++)
+        both |= a->w[i] & b->w[i];
+    return both != 0;
+}
+
 /* Larger goes first; does not change while a task waits. */
 int64_t vg_task_level(const struct vg_eng *e, const struct vg_eng_req *r);
 /* shapes.c: the shape of a waiting task; made when missing. NULL: no memory. */

@@ -87,15 +87,15 @@ struct search {
     const struct vg_eng *e;
     struct column *const *col;
     size_t n;
-    uint64_t sum;              /* the columns' bits, laid over one another */
+    struct sum sum;            /* of the columns */
     struct vg_eng_amount need; /* the least of those that lead with it */
 };
 
 static struct search begin(const struct vg_eng *e, struct column *const *col, size_t n) {
-    struct search s = {e, col, n, 0, VG_ENG_NO_LIMIT};
+    struct search s = {e, col, n, {{0}}, VG_ENG_NO_LIMIT};
     for (size_t i = 0; i < n; i++) {
         struct vg_eng_amount a = vg_fit_amount(col[i]->shape->fit, col[i]->shape->members);
-        s.sum |= 1ULL << (col[i]->no % 64);
+        s.sum.w[col[i]->no / 64 % VG_SUM_WORDS] |= 1ULL << (col[i]->no % 64);
         if (a.gpu_milli)
             s.need.gpu_milli = VG_MIN(s.need.gpu_milli, a.gpu_milli);
         else if (a.cpu_milli)
@@ -109,7 +109,7 @@ static struct search begin(const struct vg_eng *e, struct column *const *col, si
 /* Whether any of these may be within a quota. */
 static bool may_be_within(const struct search *s, const struct etenant *t) {
     const struct vg_eng_amount *room = &t->fill_room, *need = &s->need;
-    return t->fill_sum & s->sum &&
+    return vg_sums_meet(&t->fill_sum, &s->sum) &&
            (need->gpu_milli <= room->gpu_milli || need->cpu_milli <= room->cpu_milli ||
             need->mem_bytes <= room->mem_bytes);
 }
@@ -169,7 +169,7 @@ static struct bough *by_fill(const struct search *s, const struct tree_item *i,
 static struct bough *by_share(const struct search *s, const struct tree_item *i,
                               const struct within *w) {
     const struct etenant *t = i ? vg_container_of(i, struct etenant, in_share) : NULL;
-    if (!t || !(t->share_sum & s->sum))
+    if (!t || !vg_sums_meet(&t->share_sum, &s->sum))
         return NULL;
     struct bough *b = by_share(s, i->left, w);
     if (b)

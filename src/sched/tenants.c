@@ -104,15 +104,18 @@ static struct etenant *in_share(struct tree_item *i) {
 
 static void pull_share(struct tree_item *i) {
     struct etenant *t = in_share(i);
-    t->share_sum = t->sum | (i->left ? in_share(i->left)->share_sum : 0) |
-                   (i->right ? in_share(i->right)->share_sum : 0);
+    t->share_sum = t->sum;
+    if (i->left)
+        vg_sum_add(&t->share_sum, &in_share(i->left)->share_sum);
+    if (i->right)
+        vg_sum_add(&t->share_sum, &in_share(i->right)->share_sum);
 }
 
 static void more_room(struct etenant *t, const struct tree_item *i) {
     if (!i)
         return;
     const struct etenant *k = vg_container_of(i, struct etenant, in_fill);
-    t->fill_sum |= k->fill_sum;
+    vg_sum_add(&t->fill_sum, &k->fill_sum);
     t->fill_room.gpu_milli = VG_MAX(t->fill_room.gpu_milli, k->fill_room.gpu_milli);
     t->fill_room.cpu_milli = VG_MAX(t->fill_room.cpu_milli, k->fill_room.cpu_milli);
     t->fill_room.mem_bytes = VG_MAX(t->fill_room.mem_bytes, k->fill_room.mem_bytes);
@@ -163,10 +166,10 @@ static void rekey(struct vg_eng *e, struct etenant *t) {
 }
 
 void vg_tenant_bits_changed(struct etenant *t) {
-    uint64_t sum = 0;
+    struct sum sum = {0};
     for (size_t i = 0; i < t->n_bits; i++)
-        sum |= t->bits[i];
-    if (sum == t->sum)
+        sum.w[i % VG_SUM_WORDS] |= t->bits[i];
+    if (memcmp(&sum, &t->sum, sizeof sum) == 0)
         return;
     t->sum = sum;
     if (!t->sorted)
