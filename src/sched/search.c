@@ -234,7 +234,7 @@ static void consider_ends(const struct vg_eng *e, const struct ask *a, struct fo
                           uint32_t *index, size_t steps) {
     const struct profile *p = e->profile;
     size_t n = 0, looks = LOOKS_MAX * VG_MIN(a->members, 8U);
-    for (push_index(p, index, &n, 0); n && steps && f->looks < looks; steps--, f->steps++) {
+    for (push_index(p, index, &n, 0); n && steps && f->looks < looks; steps--) {
         size_t i = pop_index(p, index, &n);
         if (p->heap[i].at >= VG_MIN(latest(f), a->before))
             return;

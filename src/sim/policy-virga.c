@@ -14,10 +14,13 @@ struct virga {
     const struct vg_workload *w;
     bool oracle;
     struct vg_eng *eng;
-    uint32_t *attempt; /* owned; by job: 0 before its first start order */
-    uint32_t *nodes;   /* owned; of the gang that is being started */
-    uint64_t *task;    /* owned; scratch: ids of a gang's members */
-    uint32_t gathered; /* members of it that were told */
+    uint32_t *attempt;              /* owned; by job: 0 before its first start order */
+    uint32_t *nodes;                /* owned; of the gang that is being started */
+    uint64_t *task;                 /* owned; scratch: ids of a gang's members */
+    uint32_t gathered;              /* members of it that were told */
+    struct vg_estimates *estimates; /* borrowed; NULL: nobody asks */
+    uint32_t *fresh;                /* owned; jobs that came since the engine was last asked */
+    size_t n_fresh, fresh_cap;
     uint64_t now;
 };
 
@@ -38,6 +41,7 @@ static void virga_free(void *arg) {
     free(p->attempt);
     free(p->nodes);
     free(p->task);
+    free(p->fresh);
     free(p);
 }
 
@@ -107,6 +111,7 @@ static int virga_make(const struct vg_workload *w, const struct vg_policy_opts *
         return vg_err_sys(err, -ENOMEM, "cannot make a policy");
     p->w = w;
     p->oracle = o->oracle;
+    p->estimates = o->estimates;
     p->eng = vg_eng_new();
     p->attempt = vg_alloc(VG_MAX(w->n_jobs, 1u) * sizeof(*p->attempt));
     p->nodes = vg_alloc(VG_WORK_MEMBERS_MAX * sizeof(*p->nodes));
@@ -139,6 +144,13 @@ static int virga_submit(void *arg, uint64_t now, uint32_t job) {
                              .order = job + 1,
                              .known_usec = p->oracle ? j->run_usec : 0};
     vg_eng_now(p->eng, now);
+    if (p->estimates) {
+        uint32_t *grown = vg_grow(p->fresh, &p->fresh_cap, p->n_fresh + 1, sizeof(*grown));
+        if (!grown)
+            return -ENOMEM;
+        p->fresh = grown;
+        p->fresh[p->n_fresh++] = job;
+    }
     if (j->members == 1)
         return vg_eng_submit(p->eng, &req, &err);
     req.gang = task_id(p, job, 0);
@@ -182,6 +194,16 @@ static int take(struct virga *p, const struct vg_eng_decision *e, struct vg_deci
     return 1;
 }
 
+/* Those who came and did not start are told when they will. */
+static void foretell(struct virga *p, uint64_t now) {
+    for (size_t i = 0; i < p->n_fresh; i++) {
+        struct vg_eng_why w;
+        if (vg_eng_why(p->eng, task_id(p, p->fresh[i], 0), &w) == 0)
+            vg_estimates_tell(p->estimates, p->fresh[i], now, w.start_usec);
+    }
+    p->n_fresh = 0;
+}
+
 static int virga_next(void *arg, uint64_t now, struct vg_decision *ret, struct vg_err *err) {
     struct virga *p = arg;
     struct vg_eng_decision e;
@@ -191,6 +213,10 @@ static int virga_next(void *arg, uint64_t now, struct vg_decision *ret, struct v
         r = take(p, &e, ret, err);
     if (r == 0 && p->gathered)
         return vg_err_set(err, VG_INTERNAL, "the engine started a part of a gang");
+    if (p->estimates && r > 0 && ret->kind == VG_DECIDE_START)
+        vg_estimates_started(p->estimates, ret->job, now);
+    else if (p->estimates && r == 0)
+        foretell(p, now);
     return r;
 }
 

@@ -4,6 +4,7 @@
    are written plainly after their descriptions in the literature; `virga` is the engine of
    src/sched. */
 #include "sched/engine.h"
+#include "sim/estimate.h"
 #include "sim/workload.h"
 
 #include <stdbool.h>
@@ -21,6 +22,7 @@ struct vg_policy_opts {
     bool oracle;                      /* every policy is told true run times */
     bool preempt;                     /* those that can may stop running jobs */
     const struct vg_eng_conf *engine; /* virga's settings but for preempt and seed; NULL: default */
+    struct vg_estimates *estimates;   /* virga: asked when each job will start; NULL: not asked */
 };
 
 struct vg_policy_ops {

@@ -25,7 +25,8 @@ enum {
     O_HALF_LIFE,
     O_AGE,
     O_RESERVE,
-    O_MIN_RUN
+    O_MIN_RUN,
+    O_ESTIMATES
 };
 
 static const struct vg_opt opts[] = {
@@ -48,6 +49,8 @@ static const struct vg_opt opts[] = {
     {"age", 0, "DURATION", "virga: waiting so long is worth one step of priority; 0: none", O_AGE},
     {"reserve", 0, "N", "virga: blocked shapes that hold a reservation", O_RESERVE},
     {"min-run", 0, "DURATION", "virga: no job is stopped before it ran so long", O_MIN_RUN},
+    {"estimates", 0, NULL, "virga: compare when jobs were expected to start with when they did",
+     O_ESTIMATES},
     {"seed", 0, "N", "of random choices (1)", O_SEED},
     {"tenants", 0, NULL, "show each tenant too", O_TENANTS},
     {"output", 'o', "FORMAT", "table or json (one object a line)", O_OUTPUT},
@@ -64,7 +67,7 @@ struct replay {
     struct vg_run_opts run;
     struct vg_eng_conf engine;
     bool off, on; /* preemption */
-    bool json, tenants;
+    bool json, tenants, estimates;
     struct vg_report report;
 };
 
@@ -164,6 +167,9 @@ static int set(struct vg_opt_state *st, int id, const char *arg, struct replay *
     case O_TENANTS:
         r->tenants = true;
         return 0;
+    case O_ESTIMATES:
+        r->estimates = true;
+        return 0;
     case O_PLOT:
         r->plot = arg;
         return 0;
@@ -174,13 +180,33 @@ static int set(struct vg_opt_state *st, int id, const char *arg, struct replay *
     }
 }
 
+/* How good its estimates were. */
+static int sum_estimates(struct replay *r, struct vg_estimates *e, struct vg_err *err) {
+    struct vg_estimate_summary s;
+    int rc = vg_estimates_sum(e, &s);
+    if (rc < 0)
+        return vg_err_sys(err, rc, "cannot sum up the estimates");
+    vg_estimates_print(&s, r->json);
+    return 0;
+}
+
 static int one(struct replay *r, const struct vg_workload *w, const struct vg_policy_ops *ops,
                bool preempt, const char *load, struct vg_err *err) {
     struct vg_report_row row = {.policy = ops->name, .preempt = preempt};
     row.oracle = r->run.policy.oracle;
     snprintf(row.load, sizeof(row.load), "%s", load);
     r->run.policy.preempt = preempt;
+    struct vg_estimates estimates = {0};
+    if (r->estimates && ops == &vg_policy_virga) {
+        if (vg_estimates_init(&estimates, w->n_jobs) < 0)
+            return vg_err_sys(err, -ENOMEM, "cannot keep the estimates");
+        r->run.policy.estimates = &estimates;
+    }
     int e = vg_run(w, ops, &r->run, &row.result, err);
+    if (e == 0 && r->run.policy.estimates)
+        e = sum_estimates(r, &estimates, err);
+    r->run.policy.estimates = NULL;
+    vg_estimates_done(&estimates);
     if (e < 0)
         return e;
     e = vg_report_add(&r->report, &row, w);
