@@ -1,19 +1,30 @@
-/* Whose turn it is, played forward: see play.h. The tenants that wait are copied, with what they
+/* Whose turn it is, played forward: see turns.h. The tenants that wait are copied, with what they
    hold; each turn goes to the same one as in the engine (lanes.c), and is added to what its copy
    holds. */
 #include "sched/turns.h"
+#include "base/util.h"
+#include "sched/profile.h"
+
 #include "base/cleanup.h"
 #include "base/mem.h"
+#include <math.h>
+#include <string.h>
 
 #define LANES_MAX 16384
+#define SPANS 24 /* doublings of a second that what is held is expected to be held for */
 
 struct cursor {               /* in one lane */
     const struct bough *lane; /* NULL: of the extra task */
     struct etask *task;       /* NULL: done */
 };
 
+struct amounts {
+    double gpu, cpu, mem;
+};
+
 struct twig { /* a tenant */
     struct etenant copy;
+    struct amounts holds[SPANS]; /* what copy.held sums up, by how long that is expected to last */
     struct twig *parent;
     struct twig **kid; /* owned: heap, the next one's turn first; without a head: not in it */
     size_t n_kids, kids_cap;
@@ -31,7 +42,6 @@ struct turns {
     struct twig root;
     size_t n_lanes;
     uint64_t served;
-    bool left_out;
 };
 
 static struct etask *task_of(struct tree_item *i) {
@@ -81,8 +91,6 @@ static void sift_down(struct twig *p, size_t at) {
     p->kid[at] = x;
 }
 
-/* ------------------------------------------------------------------ gathering */
-
 static struct twig *twig_of(struct turns *t, const struct etenant *tenant) {
     if (!tenant->parent)
         return &t->root;
@@ -118,6 +126,58 @@ static int add_lane(struct turns *t, const struct etenant *tenant, const struct 
     return 0;
 }
 
+/* ------------------------------------------------------------------ what is held ends */
+
+static size_t span_of(double sec) {
+    size_t i = 0;
+    for (; i + 1 < SPANS && sec > 1.5; i++)
+        sec /= 2;
+    return i;
+}
+
+static void hold(struct twig *w, struct vg_eng_amount a, uint64_t usec) {
+    for (struct amounts *h; w; w = w->parent) {
+        h = &w->holds[span_of((double)usec / VG_USEC)];
+        h->gpu += (double)a.gpu_milli;
+        h->cpu += (double)a.cpu_milli;
+        h->mem += (double)a.mem_bytes;
+    }
+}
+
+/* What every tenant who waits holds now. */
+static void hold_running(struct turns *t) {
+    const struct profile *p = t->e->profile;
+    for (size_t i = 0; i < p->n_heap; i++) {
+        const struct etask *x = p->heap[i].task;
+        const struct etenant *tenant = x->tenant;
+        struct twig *w = NULL;
+        for (; tenant && tenant->parent && !w; tenant = tenant->parent)
+            w = vg_map_get_u64(&t->twigs, tenant->id);
+        if (w)
+            hold(w, vg_fit_amount(x->fit, 1), x->end_usec - VG_MIN(x->end_usec, t->e->now));
+    }
+}
+
+/* Of what is expected to last for another hour, half is left after one, a third after two; and what
+   is left then is expected to last as much longer. */
+static void fade(struct twig *w, double sec) {
+    struct amounts left[SPANS] = {0}, sum = {0};
+    for (size_t i = 0; i < SPANS; i++) {
+        double span = exp2((double)i), part = span / (span + sec);
+        struct amounts *h = &w->holds[i], *to = &left[span_of(span + sec)];
+        to->gpu += h->gpu * part;
+        to->cpu += h->cpu * part;
+        to->mem += h->mem * part;
+        sum.gpu += h->gpu * part;
+        sum.cpu += h->cpu * part;
+        sum.mem += h->mem * part;
+    }
+    memcpy(w->holds, left, sizeof left);
+    w->copy.held = (struct vg_eng_amount){(uint64_t)sum.gpu, (uint64_t)sum.cpu, (uint64_t)sum.mem};
+}
+
+/* ------------------------------------------------------------------ gathering */
+
 /* Lanes whose tenant is at its limit are not waited for. */
 static int add_shape(struct turns *t, const struct shape *s) {
     int r = 0;
@@ -127,10 +187,8 @@ static int add_shape(struct turns *t, const struct shape *s) {
             const struct bough *b = vg_list_entry(k, struct bough, on_column);
             if (r < 0 || !vg_lane_is_live(b))
                 continue;
-            if (t->n_lanes >= LANES_MAX) {
-                t->left_out = true;
-                return 0;
-            }
+            if (t->n_lanes >= LANES_MAX)
+                return 0; /* there are too many to look at all of them */
             t->n_lanes++;
             r = add_lane(t, b->tenant, b, vg_lane_first(b));
         }
@@ -194,6 +252,7 @@ struct turns *vg_turns_new(const struct vg_eng *e, const uint64_t pools[4], stru
         vg_turns_free(t);
         return NULL;
     }
+    hold_running(t);
     settle(t, &t->root);
     return t;
 }
@@ -215,10 +274,6 @@ void vg_turns_free(struct turns *t) {
     free(t);
 }
 
-bool vg_turns_left_out(const struct turns *t) {
-    return t->left_out;
-}
-
 /* ------------------------------------------------------------------ taking turns */
 
 static void charge(struct turns *t, struct twig *w, const struct shape *s) {
@@ -227,6 +282,12 @@ static void charge(struct turns *t, struct twig *w, const struct shape *s) {
     w->copy.held.cpu_milli += a.cpu_milli;
     w->copy.held.mem_bytes += a.mem_bytes;
     w->copy.served = t->served;
+}
+
+void vg_turns_pass(struct turns *t, uint64_t usec) {
+    vg_map_for_each (i, &t->twigs)
+        fade(i->value, (double)usec / VG_USEC);
+    settle(t, &t->root);
 }
 
 static void step(struct twig *w, const struct etask *task) {
@@ -248,6 +309,7 @@ struct etask *vg_turns_next(struct turns *t) {
     while (!w->own)
         w = w->kid[0];
     step(w, task);
+    hold(w, vg_fit_amount(task->shape->fit, task->shape->members), task->expect_usec);
     for (; w; w = w->parent) {
         charge(t, w, task->shape);
         set_head(t, w);

@@ -12,4 +12,5 @@ struct turns *vg_turns_new(const struct vg_eng *e, const uint64_t pools[4], stru
 void vg_turns_free(struct turns *t);
 struct etask *
 vg_turns_next(struct turns *t); /* of a gang: the one that stands for it; NULL: none */
-bool vg_turns_left_out(const struct turns *t); /* there were too many to look at all of them */
+/* Time passes: part of what everybody holds, and of what was given out, has ended. */
+void vg_turns_pass(struct turns *t, uint64_t usec);
