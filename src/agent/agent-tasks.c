@@ -635,6 +635,10 @@ void vg_tasks_on_log(struct vg_agent_keeper *k, const struct vg_kpkt *p, const u
     log.offset = p->b;
     log.records = (ProtobufCBinaryData){p->len, (uint8_t *)data};
     log.has_tail = log.tail = p->a & 1;
+    log.log_round = (uint32_t)(p->a >> 32);
+    if (t->log_early)
+        log.log_round = t->log_round;
+    log.has_log_round = log.log_round != 0;
     env.body_case = VG__PB__ENVELOPE__BODY_LOG_APPEND;
     env.log_append = &log;
     /* Away, it is dropped: the keeper holds it and sends it again when it is told to. Going down

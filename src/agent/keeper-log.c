@@ -64,7 +64,8 @@ int klog_send(struct keeper *k, struct ktask *t) {
         if (n == 0)
             return 0;
         vg_ring_copy(&t->ring, t->log_sent, k->pkt, n);
-        int r = keeper_tell(k, VG_K_LOG, t->id, t->log_tail, t->log_sent, k->pkt, n, NULL, 0);
+        uint64_t how = (uint64_t)t->log_tail | (uint64_t)t->log_round << 32;
+        int r = keeper_tell(k, VG_K_LOG, t->id, how, t->log_sent, k->pkt, n, NULL, 0);
         if (r < 0)
             return r;
         t->log_sent += n;

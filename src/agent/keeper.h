@@ -40,7 +40,7 @@ enum vg_kpkt_kind {
     VG_K_HELLO = 34,  /* first packet on an adopted connection: struct vg_kinfo */
     VG_K_STATE = 35,  /* payload: packed TaskReport without `start`. Between HELLO and REPORTED one
                          descriptor rides along: the memfd with the packed Start as it came */
-    VG_K_LOG = 36,    /* id task; a 1: tail; b offset; payload: records */
+    VG_K_LOG = 36, /* id task; a bit 0: tail, from bit 32: log_round; b offset; payload: records */
     VG_K_FORWARDED = 37, /* a errno or 0, b request number; fds: socket */
     VG_K_IDLE = 38,      /* session: last task ended; gone: the keeper leaves after this */
     VG_K_REPORTED = 39,  /* after HELLO: all STATEs were sent */

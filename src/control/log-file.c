@@ -242,6 +242,14 @@ int vg_logfile_head(struct vg_logfile *l, uint64_t *ret_end) {
     return r;
 }
 
+void vg_logfile_drop_tail(struct vg_logfile *l) {
+    vg_auto_free char *path = part_path(l->dir, l->task, l->attempt, true);
+    vg_close(&l->tail.fd);
+    l->tail = (struct part){.fd = -1, .known = true};
+    if (path)
+        unlink(path);
+}
+
 uint64_t vg_logfile_bytes(const struct vg_logfile *l) {
     return (l->head.end - l->head.start) + (l->tail.end - l->tail.start);
 }

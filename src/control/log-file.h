@@ -29,6 +29,8 @@ int vg_logfile_append(struct vg_logfile *l, uint64_t offset, const uint8_t *data
 /* Offset up to which the beginning of the output is stored, without a hole. -errno: its file cannot
    be read. */
 int vg_logfile_head(struct vg_logfile *l, uint64_t *ret_end);
+/* Forgets the end of the output: its keeper sends it again. */
+void vg_logfile_drop_tail(struct vg_logfile *l);
 uint64_t vg_logfile_bytes(const struct vg_logfile *l);   /* stored in both files */
 const char *vg_logfile_note(const struct vg_logfile *l); /* NULL, or why output is missing */
 /* Descriptors to sync before the attempt's end is acknowledged; -1 where there is no file. */

@@ -207,6 +207,7 @@ void vg_node_task_ask_output(struct vg_job *j) {
     j->log_round = 0;
     if (!a || !a->peer || !a->log_rounds || open_log(j) < 0 || vg_logfile_head(j->log, &have) < 0)
         return;
+    vg_logfile_drop_tail(j->log); /* of its parts any may be missing, also the first */
     VG_ENVELOPE(env);
     Vg__Pb__LogAck m = VG__PB__LOG_ACK__INIT;
     m.has_task_id = m.has_attempt = m.has_offset = m.has_round = 1;
@@ -241,6 +242,8 @@ void vg_agent_on_log(struct vg_call *call) {
         ack_log(call, m, ack);
         return;
     }
+    if (j->log_round && j->log_round != m->log_round)
+        return; /* it crossed our asking: all of it comes again */
     int r = open_log(j);
     if (r >= 0)
         r = vg_logfile_append(j->log, m->offset, m->records.data, m->records.len, m->tail, &ack);

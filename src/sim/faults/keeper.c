@@ -215,7 +215,7 @@ static void send_log(struct vg_w_keeper *k) {
             return;
         struct vg_kpkt head = {.kind = VG_K_LOG,
                                .id = k->task->id,
-                               .a = k->log_tail,
+                               .a = (uint64_t)k->log_tail | (uint64_t)k->log_round << 32,
                                .b = k->log_sent,
                                .len = (uint32_t)n};
         tell(k, &head, k->attempt->out + k->log_sent);
