@@ -14,7 +14,7 @@
 #define PLANT_SEEDS 2000 /* within which a planted bug must be found */
 
 struct faults {
-    uint64_t seed, seeds, nodes, tasks;
+    uint64_t seed, seeds, nodes, tasks, for_usec;
     bool json, verbose, all_plants, seeds_given;
     enum vg_plant plant;
 };
@@ -65,7 +65,10 @@ static void run_seeds(const struct faults *f, uint64_t limit, bool one, struct t
     static struct vg_plan plan;
     struct vg_plan_size size = {(int)f->nodes, (int)f->tasks};
     *t = (struct tally){0};
+    double until = f->for_usec ? vg_sim_wall_seconds() + (double)f->for_usec / 1e6 : 1e300;
     for (uint64_t i = 0; i < limit && !(one && t->broken); i++) {
+        if (vg_sim_wall_seconds() > until)
+            break;
         struct vg_w_result r;
         uint64_t seed = f->seed + i;
         vg_plan_make(&plan, seed, &size, f->plant);
@@ -152,6 +155,7 @@ static const struct vg_opt table[] = {
     {"tasks", 0, "N", "tasks of each world (by the seed, 2 to 16)", 4},
     {"plant", 0, "BUG", "plant a bug and show that it is found; 'all' for each, 'list' to see them",
      5},
+    {"for", 0, "TIME", "begin no further seed after that long", 8},
     {"verbose", 'v', NULL, "everything that happens", 6},
     {"output", 'o', "FORMAT", "table or json", 7},
 };
@@ -208,6 +212,9 @@ static int parse(struct faults *f, struct vg_opt_state *st) {
             break;
         case 7:
             r = vg_sim_opt_output(st, arg, &f->json);
+            break;
+        case 8:
+            r = vg_opt_duration(st, arg, &f->for_usec);
             break;
         case VG_OPT_HELP:
             vg_sim_help("virga-sim faults [options]",
