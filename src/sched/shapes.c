@@ -190,6 +190,9 @@ void vg_shapes_wake_kept(struct vg_eng *e) {
 /* The room that woke it is gone again, and nothing else was gained. */
 static bool too_late(const struct vg_eng *e, const struct shape *s) {
     const struct enode *n = s->waker ? e->node[s->waker - 1] : NULL;
+    /* Whoever had no node at all must learn that now there is one, though it is busy. */
+    if (s->code == VG_ENG_NO_NODES || s->code == VG_ENG_TOO_BIG)
+        return false;
     return s->waker && (!n || !vg_fit_now(s->fit, n));
 }
 

@@ -61,6 +61,22 @@ static const char *brief(struct vg_eng *e, uint64_t task) {
     return line;
 }
 
+Test(why, a_first_node_that_is_full_at_once_is_busy_not_missing) {
+    struct vg_eng *e = make();
+    submit(e, 1, 1, 8, 20 * MINUTE);
+    submit(e, 2, 1, 8, 20 * MINUTE);
+    cr_assert_eq(kit_next(e), 0);
+    cr_assert_eq(vg_eng_why(e, 2, &w), 0);
+    cr_assert_eq(w.code, VG_ENG_NO_NODES);
+    node(e, 1, "n1", 8, true);
+    cr_assert_eq(kit_next(e), 1);
+    cr_assert_eq(kit_next(e), 0);
+    cr_assert_eq(vg_eng_why(e, 2, &w), 0);
+    cr_assert_eq(w.code, VG_ENG_BUSY, "%s", w.text);
+    cr_assert_eq(w.start_usec, START + 20 * MINUTE, "and it was promised the place");
+    vg_eng_free(e);
+}
+
 Test(why, next_in_line_says_what_is_short_who_holds_it_and_when) {
     struct vg_eng *e = make();
     node(e, 1, "n1", 8, true);
