@@ -7,8 +7,10 @@ often=$(vbatch -n often --every 1s date)
 virga schedule list
 
 # Its tasks are ordinary ones. Wait for the first and look at it.
-until id=$(virga task list --all --name often -o json | grep -m 1 -o '"id": "[0-9a-f]*"' | cut -d'"' -f4); do
+id=
+while [ -z "$id" ]; do
     sleep 0.2
+    id=$(virga task list --all --name often -o json | grep -m 1 -o '"id": "[0-9a-f]*"' | cut -d'"' -f4)
 done
 virga task wait "$id"
 virga task logs "$id"

@@ -363,6 +363,7 @@ def test_a_wrong_request_is_one_sentence_and_nothing_starts(cloud, args, text):
 @pytest.mark.parametrize("name,text", [
     ("sweep.sh", "one point failed with status 1"),
     ("steps.sh", "the sum is 5050"),
+    ("gang.sh", "[3] rank 3 of 4: the sum is 30"),
     ("nightly.sh", "often"),
     ("batch.sh", "the task exited with 7"),
 ])
