@@ -9,9 +9,10 @@
 #include "base/util.h"
 #include "sched/profile.h"
 
-#define GAIN_PART                                                                   \
-    8 /* a promise moves when the wait becomes shorter by more than this part of it \
-       */
+#define GAIN_PART                                                                                 \
+    8               /* a promise moves when the wait becomes shorter by more than this part of it \
+                     */
+#define STAY_PART 2 /* a broken one moves when it then waits only for this part */
 #define CREDIT_EVENT 2       /* nodes that may be looked at for each task that begins or ends, */
 #define CREDIT_SEC 2         /*   and for each second, */
 #define CREDIT_MAX (1 << 13) /*   saved up to this: so promises cost a bounded part of the time */
@@ -156,16 +157,6 @@ static uint64_t better_than(const struct vg_eng *e, const struct reservation *r)
     return wait > VG_USEC ? r->from - VG_MAX(wait / GAIN_PART, VG_USEC) : 0;
 }
 
-int vg_profile_reserve(struct vg_eng *e, struct shape *s) {
-    struct reservation *r = s->reservation;
-    if (e->profile->credit <= 0)
-        return 0;
-    if (!r || r->broken || r->from <= e->now)
-        return make(e, s, VG_ENG_NEVER);
-    /* Single places are improved as nodes gain room; a gang's need a search of their own. */
-    return s->members > 1 && better_than(e, r) ? make(e, s, better_than(e, r)) : 0;
-}
-
 void vg_profile_unreserve(struct vg_eng *e, struct shape *s) {
     if (s->reservation)
         forget(e, s);
@@ -243,24 +234,25 @@ static void improve_all(struct vg_eng *e) {
     p->n_freed = 0;
 }
 
-/* The same places, if they are free only a little later than promised. */
+/* The same places, however much later they are free: what has been kept free there already is not
+   given up lightly, and the place that seems the earliest is too often the one that is guessed
+   worst. */
 static bool put_off(struct vg_eng *e, struct reservation *r) {
-    uint64_t wait = r->from > e->now ? r->from - e->now : 0, from = 0;
-    struct ask a = ask_for(r->shape, after(r->from, wait / GAIN_PART));
+    uint64_t from = 0;
+    struct ask a = ask_for(r->shape, VG_ENG_NEVER);
+    if (vg_list_empty(&r->holds))
+        return false;
     vg_list_for_each (i, &r->holds) {
         struct opening o;
         struct hold *h = vg_list_entry(i, struct hold, link);
         if (a.members > 1 && i->next != &r->holds &&
             vg_list_entry(i->next, struct hold, link)->node == h->node)
-            return false; /* several on one node: what is left for the second is not looked at here
-                           */
+            return false; /* several on one node: the second is not looked at here */
         if (!vg_search_node(e, h->node, &a, &o, 1))
             return false;
         h->gpus = o.gpus;
         from = VG_MAX(from, o.at);
     }
-    if (vg_list_empty(&r->holds))
-        return false;
     vg_list_for_each (i, &r->holds) {
         struct hold *h = vg_list_entry(i, struct hold, link);
         vg_list_for_each (k, &h->node->holds)
@@ -268,6 +260,26 @@ static bool put_off(struct vg_eng *e, struct reservation *r) {
     }
     set_times(e, r, from);
     return true;
+}
+
+/* Elsewhere only if that is much earlier. */
+static int move_on(struct vg_eng *e, struct reservation *r) {
+    uint64_t wait;
+    if (!put_off(e, r))
+        return make(e, r->shape, VG_ENG_NEVER);
+    wait = r->from > e->now ? r->from - e->now : 0;
+    e->profile->moved = true;
+    return wait > VG_USEC ? make(e, r->shape, e->now + wait / STAY_PART) : 0;
+}
+
+int vg_profile_reserve(struct vg_eng *e, struct shape *s) {
+    struct reservation *r = s->reservation;
+    if (e->profile->credit <= 0)
+        return 0;
+    if (!r || r->broken || r->from <= e->now)
+        return make(e, s, VG_ENG_NEVER);
+    /* Single places are improved as nodes gain room; a gang's need a search of their own. */
+    return s->members > 1 && better_than(e, r) ? make(e, s, better_than(e, r)) : 0;
 }
 
 /* Broken ones get another place (or, without memory, none until they ask again). False: some are
@@ -280,9 +292,7 @@ static bool remake(struct vg_eng *e) {
             continue;
         if (e->profile->credit <= 0)
             return false;
-        if (put_off(e, r))
-            e->profile->moved = true;
-        else if (make(e, s, VG_ENG_NEVER) < 0 && s->reservation)
+        if (move_on(e, r) < 0 && s->reservation)
             forget(e, s);
     }
     return true;
