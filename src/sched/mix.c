@@ -6,7 +6,8 @@
    (IMPATIENCE: how often nothing suitable comes although much would fit). So 190 left is worth
    little where nearly nobody asks for so few, and a fresh card is worth less than 1000 where most
    requests leave rests. A node is worth what its cards are, as far as its CPUs and memory can carry
-   the requests, and more when untouched cards lie together and some ask for several.
+   the requests, and more when untouched cards lie together, some ask for several, and such places
+   are scarce.
 
    Pure; double arithmetic in a fixed order, so that the same requests give the same numbers. */
 #include "base/cleanup.h"
@@ -17,18 +18,22 @@
 
 #define KINDS_MAX 256   /* kinds of requests that are told apart; the rarest make room */
 #define IMPATIENCE 0.01 /* of all requests */
-#define TOGETHER 3.0    /* how much rarer a place for several cards is than one for one */
+#define HORIZON 1200.0  /* requests ahead for which places for several cards are kept, */
+#define PLENTY 3.0      /* and what they are worth to each such request where there are plenty */
 #define FADE 1.0001     /* each request weighs this much more than the one before */
 #define FADE_RESET 1e12 /* weights are scaled down before they lose precision */
 #define SAME_CARD 5.0   /* worth that differs by less everywhere is the same: */
-#define SAME_RATIO 0.02 /* scores of all nodes need not be made anew */
+#define SAME_RATIO 0.02 /* scores of all nodes need not be made anew; so are CPUs and memory */
+#define SAME_WIDE 0.2   /* a card that differ so little, and places for several cards */
+#define KNOWN 256       /* requests after which guesses no longer count */
 #define RENEW_MIN 2     /* requests until worth is computed again: half of those seen, */
-#define RENEW_MAX 2048  /* within these */
+#define RENEW_MAX 256   /* within these */
 
 struct kind {
     char *model;                        /* owned; as in a request, "" any */
     uint32_t gpus, milli;               /* milli: 1000 for whole ones, 0 for none */
     double count, cpu_milli, mem_bytes; /* the latter two: sums */
+    double guess;                       /* counted before much is known */
 };
 
 struct mix {
@@ -118,16 +123,19 @@ struct sums {
 };
 
 static void sum_up(const struct fit_world *w, uint32_t model_no, struct sums *s) {
+    uint64_t seen = w->mix->seen;
+    double guessing = seen < KNOWN ? 1 - (double)seen / KNOWN : 0;
     *s = (struct sums){0};
     for (uint32_t i = 0; i < w->mix->n; i++) {
         const struct kind *k = &w->mix->kind[i];
-        s->all += k->count;
-        if (!k->milli || !may_use(w, k, model_no))
+        double n = k->count + k->guess * guessing;
+        s->all += n;
+        if (!k->milli || n <= 0 || !may_use(w, k, model_no))
             continue;
         uint32_t cards = k->gpus ? k->gpus : 1;
-        s->card[k->milli] += k->count * cards;
+        s->card[k->milli] += n * cards;
         if (cards > 1 && cards <= VG_NODE_GPUS_MAX)
-            s->several[cards] += k->count;
+            s->several[cards] += n;
         s->gpu_milli += k->count * k->milli * cards;
         s->cpu_milli += k->cpu_milli;
         s->mem_bytes += k->mem_bytes;
@@ -137,7 +145,27 @@ static void sum_up(const struct fit_world *w, uint32_t model_no, struct sums *s)
             s->size[s->n++] = r;
 }
 
-static void compute(const struct sums *s, struct worth *ret) {
+/* How many requests for `g` cards the untouched cards of open nodes would hold. */
+static double places(const struct fit_world *w, uint32_t g) {
+    double n = 0;
+    for (uint32_t k = g; k <= VG_NODE_GPUS_MAX; k++)
+        n += w->wide[k] * (k / g);
+    return n;
+}
+
+/* A place for `g` cards is worth them as far as it will be asked for: fully where such places are
+   scarce, little where there are plenty. One that lacks few cards may become one. */
+static void value_wide(const struct sums *s, uint32_t g, double n, struct worth *ret) {
+    double share = s->several[g] / s->all; /* of the requests */
+    double wanted = VG_MAX(share * HORIZON / VG_MAX(n, 1.0), share * PLENTY);
+    double value = 1000.0 * g * VG_MIN(wanted, 1.0);
+    for (uint32_t k = 1; k <= VG_NODE_GPUS_MAX; k++) {
+        double rest = (double)(k % g) / g;
+        ret->whole[k] += value * (k / g + rest * rest * rest * rest);
+    }
+}
+
+static void compute(const struct fit_world *w, const struct sums *s, struct worth *ret) {
     ret->card[0] = 0;
     for (uint32_t r = 1; r <= 1000; r++) {
         double used = 0, fit = 0;
@@ -147,12 +175,9 @@ static void compute(const struct sums *s, struct worth *ret) {
         }
         ret->card[r] = fit > 0 ? used / (fit + IMPATIENCE * s->all) : 0;
     }
-    for (uint32_t k = 0; k <= VG_NODE_GPUS_MAX; k++) {
-        double sum = 0;
-        for (uint32_t g = 2; g <= k; g++)
-            sum += s->several[g] * (k / g * g);
-        ret->whole[k] = s->all > 0 ? TOGETHER * 1000 * sum / s->all : 0;
-    }
+    for (uint32_t g = 2; g <= VG_NODE_GPUS_MAX; g++)
+        if (s->several[g] > 0)
+            value_wide(s, g, places(w, g), ret);
     ret->cpu_per_milli = s->gpu_milli > 0 ? s->cpu_milli / s->gpu_milli : 0;
     ret->mem_per_milli = s->gpu_milli > 0 ? s->mem_bytes / s->gpu_milli : 0;
 }
@@ -164,9 +189,9 @@ static bool names_models(const struct mix *m) {
     return false;
 }
 
-static bool near(double a, double b) {
+static bool near(double a, double b, double ratio) {
     double d = a > b ? a - b : b - a;
-    return d <= SAME_RATIO * (a > b ? a : b);
+    return d <= ratio * (a > b ? a : b);
 }
 
 static bool same(const struct worth *a, const struct worth *b) {
@@ -174,9 +199,10 @@ static bool same(const struct worth *a, const struct worth *b) {
         if (a->card[r] - b->card[r] > SAME_CARD || b->card[r] - a->card[r] > SAME_CARD)
             return false;
     for (uint32_t k = 0; k <= VG_NODE_GPUS_MAX; k++)
-        if (a->whole[k] - b->whole[k] > SAME_CARD || b->whole[k] - a->whole[k] > SAME_CARD)
+        if (!near(a->whole[k], b->whole[k], SAME_WIDE))
             return false;
-    return near(a->cpu_per_milli, b->cpu_per_milli) && near(a->mem_per_milli, b->mem_per_milli);
+    return near(a->cpu_per_milli, b->cpu_per_milli, SAME_RATIO) &&
+           near(a->mem_per_milli, b->mem_per_milli, SAME_RATIO);
 }
 
 static bool same_all(const struct mix *m, const struct worth *w, uint32_t n) {
@@ -201,7 +227,7 @@ static void renew(struct fit_world *w) {
     }
     for (uint32_t i = 0; i < n; i++) {
         sum_up(w, i, s);
-        compute(s, &worth[i]);
+        compute(w, s, &worth[i]);
     }
     if (same_all(m, worth, n)) {
         free(worth);
@@ -270,14 +296,14 @@ int vg_eng_set_mix(struct vg_eng *e, const struct vg_eng_mix *mix, size_t n) {
 static int expect_anything(struct mix *m) {
     static const struct {
         uint32_t gpus, milli;
-        double count;
+        double guess;
     } some[] = {{1, 1000, 8}, {0, 500, 2}, {0, 250, 2}, {2, 1000, 1}, {4, 1000, 1}, {8, 1000, 1}};
     for (size_t i = 0; i < VG_COUNT(some); i++) {
         char *model = vg_strdup("");
         if (!model)
             return -ENOMEM;
         m->kind[m->n++] = (struct kind){
-            .model = model, .gpus = some[i].gpus, .milli = some[i].milli, .count = some[i].count};
+            .model = model, .gpus = some[i].gpus, .milli = some[i].milli, .guess = some[i].guess};
     }
     return 0;
 }

@@ -55,8 +55,9 @@ struct fit_world {
     uint32_t n_idle;
     struct vg_list indexes; /* fit_index.link, longest unused first */
     size_t index_bytes;
-    struct glance *glance; /* owned; by slot, as many as log_cap / 2 */
-    uint32_t *log;         /* owned; a ring of enode.at: which nodes changed, in order */
+    uint32_t wide[VG_NODE_GPUS_MAX + 1]; /* open nodes by how many untouched cards they have */
+    struct glance *glance;               /* owned; by slot, as many as log_cap / 2 */
+    uint32_t *log; /* owned; a ring of enode.at: which nodes changed, in order */
     size_t log_cap;
     uint64_t log_head;
     uint64_t layout;       /* counts changes of what nodes are, not of what is free on them */

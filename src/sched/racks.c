@@ -1,5 +1,6 @@
-/* Racks: which nodes stand in each, and how much is free there in all, so that a gang looks only at
-   racks that may hold it. Nodes of unknown rack are taken by sixteen as they came. Pure. */
+/* What is free in all: by rack, so that a gang looks only at racks that may hold it, and nodes by
+   their untouched cards, so that places for wide requests are known to be scarce or not. Nodes of
+   unknown rack are taken by sixteen as they came. Pure. */
 #include "base/cleanup.h"
 #include "base/mem.h"
 #include "sched/place.h"
@@ -50,6 +51,7 @@ static void count(struct fit_world *w, uint32_t rack_no, const struct glance *g,
     struct rack_room *r = &w->rack[rack_no];
     if (!rack_no || !g->open)
         return;
+    w->wide[g->whole] += (uint32_t)sign;
     r->whole += sign * (int64_t)g->whole;
     r->milli += sign * (int64_t)g->all_milli;
     r->cpu += sign * VG_MAX(g->cpu, 0);

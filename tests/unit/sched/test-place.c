@@ -449,6 +449,48 @@ Test(place, a_mix_of_many_kinds_stays_bounded_and_usable) {
     vg_eng_free(e);
 }
 
+/* Tasks of one GPU come and go at three fifths of the capacity; how many of 100 requests for a
+   whole node would find one meanwhile. */
+static uint32_t wide_found(enum vg_eng_placing placing) {
+    struct vg_eng *e = kit_new(16, 8);
+    struct world w = {.rng = 3};
+    struct vg_eng_conf conf = vg_eng_conf_default();
+    struct vg_eng_req one = {.pool = {1}, .n_pools = 1, .res = {.gpus = 1}};
+    struct vg_eng_req all = {.pool = {1}, .n_pools = 1, .res = {.gpus = 8}};
+    struct fit *narrow = vg_fit_get(e, &one), *wide = vg_fit_get(e, &all);
+    struct etask task[77] = {0};
+    struct spot s;
+    enum vg_eng_code c;
+    uint32_t found = 0;
+    conf.placing = placing;
+    cr_assert_eq(vg_eng_set_conf(e, &conf), 0);
+    for (uint32_t i = 0; i < 5000; i++) {
+        struct etask *t = &task[i < VG_COUNT(task) ? i : draw(&w, VG_COUNT(task))];
+        if (t->node)
+            vg_node_give(e, t->node, t);
+        vg_score_note(e, narrow);
+        cr_assert_eq(vg_fit_find(e, narrow, NULL, 0, 0, &s, &c), 1);
+        t->fit = narrow;
+        vg_node_take(e, s.node, t, s.gpus);
+        if (i % 50 != 49)
+            continue;
+        vg_score_note(e, wide);
+        found += (uint32_t)vg_fit_find(e, wide, NULL, 0, 0, &s, &c);
+    }
+    for (size_t i = 0; i < VG_COUNT(task); i++)
+        vg_node_give(e, task[i].node, &task[i]);
+    vg_fit_put(e, narrow);
+    vg_fit_put(e, wide);
+    vg_eng_free(e);
+    return found;
+}
+
+Test(place, narrow_tasks_leave_whole_nodes_to_wide_ones) {
+    uint32_t ours = wide_found(VG_ENG_LEAST_STRANDED);
+    cr_expect_geq(ours, 95u, "%u", ours);
+    cr_expect_leq(wide_found(VG_ENG_SPREAD), 50u, "as it would be if they were spread");
+}
+
 /* --- gangs --- */
 
 static void rack_node(struct vg_eng *e, uint64_t id, const char *rack, uint32_t gpus) {
