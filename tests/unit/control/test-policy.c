@@ -476,3 +476,42 @@ Test(policy, whoever_waits_hears_of_progress_and_only_of_that) {
               m.env->run_event->text);
     msg_done(&m);
 }
+
+static void pair(Vg__Pb__RunReq *r) {
+    batch(r);
+    r->spec->has_shards = r->spec->has_gang = 1;
+    r->spec->shards = 2;
+    r->spec->gang = 1;
+}
+
+static void expect_both(uint64_t group) {
+    uint64_t seen = 0;
+    for (int i = 0; i < 2; i++) {
+        struct msg m = side_expect(&w, &agent, BODY(START));
+        seen |= m.env->start->task_id == vg_task_member_id(group, 0)   ? 1
+                : m.env->start->task_id == vg_task_member_id(group, 1) ? 2
+                                                                       : 4;
+        msg_done(&m);
+    }
+    cr_assert_eq(seen, 3);
+}
+
+Test(policy, gangs_go_over_to_the_new_configuration_whole) {
+    side_open(&w, &client);
+    reload("pools: [{name: a, shape: {cpus: 1}}]\n");
+    play_agent(&w, &agent, "n1", 0, NULL, 0);
+    play_run(&client, T1, pair);
+    expect_both(T1);
+    play_run(&client, T2, pair);
+    expect_kind(VG__PB__RUN_EVENT__KIND__QUEUED);
+    reload("pools: [{name: a, shape: {cpus: 1}}, {name: new}]\n");
+    cr_assert_eq(vg_eng_queued(w.c.policy.eng), 2);
+    cr_assert_null(vg_eng_check(w.c.policy.eng));
+    side_sync(&w, &agent);
+    cr_assert_not(side_has(&agent, BODY(START)), "the node is still full");
+    play_exited(&agent, vg_task_member_id(T1, 0), 1, 0);
+    side_sync(&w, &agent);
+    cr_assert_not(side_has(&agent, BODY(START)), "half of the room is not enough for a gang");
+    play_exited(&agent, vg_task_member_id(T1, 1), 1, 0);
+    expect_both(T2);
+}
