@@ -17,7 +17,7 @@
 #include <string.h>
 
 #define SAVE_USAGE 1 /* kind of record: key tenant, value {bits of the average, time} */
-#define REFRESH_PARTS 1024
+#define REFRESH_PARTS 256
 #define REFRESH_MAX 8
 
 struct vg_eng_amount vg_fit_amount(const struct fit *f, uint32_t members) {
