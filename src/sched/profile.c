@@ -307,7 +307,8 @@ const char *vg_time_check(const struct vg_eng *e) {
         bad = e->node[i] ? check_node(e->node[i]) : NULL;
     vg_list_for_each (i, &e->profile->reservations) {
         const struct reservation *r = vg_list_entry(i, struct reservation, link);
-        if (!bad && (r->shape->reservation != r || vg_list_empty(&r->shape->reservation->holds)))
+        if (!bad && (r->shape->reservation != r ||
+                     (!r->broken && vg_list_empty(&r->shape->reservation->holds))))
             bad = "a reservation's shape does not know it, or it holds nothing";
     }
     return bad;

@@ -218,8 +218,11 @@ static void improve(struct vg_eng *e, struct enode *n, size_t *looks) {
         if (r->broken || a.members > 1 || a.before <= e->now)
             continue;
         (*looks)--;
-        if (vg_search_node(e, n, &a, &o, 1) && put_on(e, r, &o, 1) == 0)
-            e->profile->moved = true;
+        if (!vg_search_node(e, n, &a, &o, 1))
+            continue;
+        e->profile->moved = true;
+        if (put_on(e, r, &o, 1) < 0) /* no memory: it has no place until one is looked for again */
+            r->broken = e->profile->any_broken = true;
     }
 }
 
