@@ -35,30 +35,40 @@ static int on_count(const Vg__Pb__Envelope *env, void *user, struct vg_err *err)
     return 0;
 }
 
-/* Whether to go on; *ret_exit otherwise. */
-static bool confirmed(Vg__Pb__TaskQuery *q, bool ask, int *ret_exit) {
-    struct vg_err err = VG_ERR_INIT;
-    uint64_t n = 0;
+/* How many there are: rows as a list shows them, or (flat) with their members and children. */
+static int count(Vg__Pb__TaskQuery q, bool flat, uint64_t *ret, struct vg_err *err) {
+    Vg__Pb__Envelope req = vg_request(TASK_LIST, task_list, &q);
+    q.has_limit = true;
+    q.limit = 1;
+    q.has_flat = q.flat = flat;
+    return vg_call_once(&req, on_count, ret, err);
+}
+
+/* Whether a person agrees. */
+static bool agreed(uint64_t rows, uint64_t all) {
     char line[16] = "";
-    Vg__Pb__Envelope req = vg_request(TASK_LIST, task_list, q);
-    q->has_limit = true;
-    q->limit = 1;
-    if (vg_call_once(&req, on_count, &n, &err) < 0) {
+    fprintf(stderr, "cancel %llu task%s", (unsigned long long)rows, rows == 1 ? "" : "s");
+    if (all > rows)
+        fprintf(stderr, " (%llu with members and children)", (unsigned long long)all);
+    fprintf(stderr, "? [y/N] ");
+    fflush(stderr);
+    return fgets(line, sizeof(line), stdin) && (line[0] == 'y' || line[0] == 'Y');
+}
+
+/* Whether to go on; *ret_exit otherwise. */
+static bool confirmed(const Vg__Pb__TaskQuery *q, bool ask, int *ret_exit) {
+    struct vg_err err = VG_ERR_INIT;
+    uint64_t rows = 0, all = 0;
+    if (count(*q, false, &rows, &err) < 0 || (ask && count(*q, true, &all, &err) < 0)) {
         *ret_exit = vg_cmd_fail(&err);
         return false;
     }
-    q->has_limit = false;
-    q->limit = 0;
     *ret_exit = 0;
-    if (!n) {
+    if (!rows) {
         vg_cmd_say("no unfinished task is like that: nothing was cancelled");
         return false;
     }
-    if (!ask)
-        return true;
-    fprintf(stderr, "cancel %llu task%s? [y/N] ", (unsigned long long)n, n == 1 ? "" : "s");
-    fflush(stderr);
-    if (fgets(line, sizeof(line), stdin) && (line[0] == 'y' || line[0] == 'Y'))
+    if (!ask || agreed(rows, all))
         return true;
     vg_cmd_say("nothing was cancelled");
     *ret_exit = 1;
@@ -78,7 +88,7 @@ static int cancel_matching(struct vg_task_filter *f, Vg__Pb__TaskSignal *s, bool
     if (send_signal(s, said, &err) < 0)
         return vg_cmd_fail(&err);
     if (said[0])
-        printf("%s\n", said);
+        printf("cancelled %s task%s\n", said, strcmp(said, "1") == 0 ? "" : "s");
     return 0;
 }
 
