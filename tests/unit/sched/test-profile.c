@@ -1,5 +1,6 @@
 /* Time: promises to blocked tasks and what is let past them, room that is kept, maintenance and
    advance reservations. */
+#include "base/fault.h"
 #include "engine-kit.h"
 #include "sched/profile.h"
 
@@ -460,4 +461,83 @@ Test(window, whole_nodes_can_be_reserved) {
     cr_expect_eq(task(e, 1)->shape->code, VG_ENG_WINDOW);
     check(e);
     vg_eng_free(e);
+}
+
+/* ------------------------------------------------------------------ without memory */
+
+static void take_all(struct vg_eng *e) {
+    struct vg_eng_decision d;
+    while (vg_eng_next(e, &d))
+        ;
+}
+
+/* Everything of this part once, with the nth allocation failing; what was accepted runs in the end.
+ */
+static bool survives(uint64_t nth) {
+    struct vg_eng *e = make(3, 8);
+    struct vg_err err = VG_ERR_INIT;
+    struct vg_eng_why w;
+    uint64_t gang[] = {50, 51, 52}, order[64];
+    struct vg_eng_tenant_info info[8];
+    char line[200];
+    kit_tenant(e, 2, 0, 1);
+    vg_fault_arm(nth, ENOMEM, NULL);
+    for (uint64_t id = 1; id <= 12; id++) {
+        struct vg_eng_req r = kit_req(id, 1 + id % 2, 1 + 3 * (uint32_t)(id % 3));
+        r.limit_usec = id * MINUTE;
+        r.kin = id;
+        (void)vg_eng_submit(e, &r, &err);
+        take_all(e);
+    }
+    struct vg_eng_req g = kit_req(50, 1, 8);
+    g.gang = 50;
+    (void)vg_eng_submit_gang(e, &g, gang, VG_COUNT(gang), &err);
+    struct vg_eng_window win = {.id = 1,
+                                .from_usec = START + 10 * MINUTE,
+                                .until_usec = START + HOUR,
+                                .pool = 1,
+                                .tenant = 2,
+                                .gpus = 8};
+    (void)vg_eng_set_window(e, &win);
+    win = (struct vg_eng_window){
+        .id = 2, .from_usec = START + 2 * HOUR, .until_usec = START + 3 * HOUR, .node = 1};
+    (void)vg_eng_set_window(e, &win);
+    take_all(e);
+    for (uint64_t id = 1; id <= 12; id++) {
+        (void)vg_eng_why(e, id, &w);
+        (void)vg_eng_brief(e, id, line, sizeof line);
+    }
+    g.gang = 0;
+    g.task = 0;
+    (void)vg_eng_forecast(e, &g, 2, &w);
+    (void)vg_eng_order(e, 0, order, VG_COUNT(order));
+    (void)vg_eng_tenants(e, info, VG_COUNT(info));
+    vg_eng_now(e, START + 11 * MINUTE);
+    take_all(e);
+    for (uint64_t id = 1; id <= 12; id += 2)
+        vg_eng_release(e, id, VG_ENG_ENDED);
+    take_all(e);
+    bool fired = vg_fault_disarm();
+    check(e);
+    vg_eng_remove_window(e, 1);
+    vg_eng_remove_window(e, 2);
+    for (int round = 0; round < 100 && vg_eng_queued(e); round++) {
+        vg_eng_now(e, e->now + HOUR);
+        for (uint64_t id = 1; id <= 52; id++)
+            if (task(e, id) && task(e, id)->place == TASK_RUNS)
+                vg_eng_release(e, id, VG_ENG_ENDED);
+        take_all(e);
+    }
+    check(e);
+    cr_assert_eq(vg_eng_queued(e), 0, "allocation %llu: somebody waits for ever",
+                 (unsigned long long)nth);
+    vg_eng_free(e);
+    return fired;
+}
+
+Test(profile, every_allocation_may_fail) {
+    uint64_t nth = 1;
+    while (survives(nth))
+        nth++;
+    cr_expect_gt(nth, 100, "the fault points were passed");
 }
