@@ -206,10 +206,11 @@ def test_a_quota_is_taken_back_and_the_bill_is_whole(cloud, ann, bob):
     assert cloud.virga("task", "wait", his).returncode == 0
     assert said.read_text() == "begin\nterm\nbegin\nend\n"
     assert cloud.task(his)["preempted"] == 1
+    load_of = f"SELECT attempts, held_usec, outcome FROM load WHERE task='{his}'"
+    load = wait_for("the store to have its end", lambda: ask(cloud, load_of))
     rows = ask(cloud, "SELECT attempt, how, from_usec, until_usec, cpu_milli FROM attempts "
                       f"WHERE task='{his}' ORDER BY attempt")
     assert [r[:2] for r in rows] == [(1, "preempted"), (2, "ended")]
     assert all(r[2] <= r[3] and r[4] == CPUS * 1000 for r in rows)
     assert rows[0][3] <= rows[1][2], "one after the other"
-    load = ask(cloud, f"SELECT attempts, held_usec, outcome FROM load WHERE task='{his}'")
     assert load == [(2, sum(r[3] - r[2] for r in rows), "succeeded")]
