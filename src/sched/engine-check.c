@@ -227,5 +227,7 @@ const char *vg_eng_check(const struct vg_eng *e) {
         bad = "a shape is lost";
     if (!bad)
         bad = check_ready(e);
+    if (!bad)
+        bad = vg_place_check(e);
     return bad ? bad : vg_time_check(e);
 }

@@ -274,6 +274,8 @@ struct vg_eng {
 
 int vg_place_init(struct vg_eng *e);
 void vg_place_done(struct vg_eng *e); /* frees nodes, pools and fits, too; tasks are gone before */
+/* For vg_eng_check: NULL, or what is wrong. */
+const char *vg_place_check(const struct vg_eng *e);
 /* The node with this id, or a ghost for tasks pinned to a node that is not there. NULL: no memory.
  */
 struct enode *vg_node_get(struct vg_eng *e, uint64_t id);

@@ -111,6 +111,7 @@ int vg_eng_remove_pool(struct vg_eng *e, uint64_t pool) {
         if (e->node[i]) {
             e->node[i]->pools[p->at / 64] &= ~(1ULL << (p->at % 64));
             vg_nclass_set(e, e->node[i]);
+            vg_index_log(e, e->node[i]);
         }
     e->pool[p->at] = NULL;
     e->n_pools--;

@@ -35,7 +35,7 @@ struct fit_index {
 
 /* --- the log --- */
 
-static struct glance glance_at(const struct enode *n) {
+struct glance vg_glance_at(const struct enode *n) {
     struct glance g = {.cpu = n->cpu_free,
                        .mem = n->mem_free,
                        .class_no = n->class_no,
@@ -58,7 +58,7 @@ static bool surely_full(const struct fit *f, const struct glance *g) {
 
 void vg_index_log(struct vg_eng *e, const struct enode *n) {
     struct fit_world *w = e->place;
-    struct glance now = glance_at(n);
+    struct glance now = vg_glance_at(n);
     vg_rack_changed(e, n, &w->glance[n->at], &now);
     w->glance[n->at] = now;
     w->log[w->log_head++ & (w->log_cap - 1)] = n->at;

@@ -111,8 +111,10 @@ static void sweep(struct vg_eng *e) {
     forget_ranks(&e->fits);
     forget_ranks(&w->idle);
     for (size_t i = 0; i < e->n_nodes; i++)
-        if (e->node[i])
+        if (e->node[i]) {
             e->node[i]->class_no = number(w, e->node[i]);
+            vg_index_log(e, e->node[i]);
+        }
 }
 
 void vg_nclass_set(struct vg_eng *e, struct enode *n) {

@@ -122,6 +122,7 @@ void vg_fits_forget_pool(struct vg_eng *e, const struct epool *p);
 int64_t vg_index_key(const struct vg_eng *e, const struct fit *f, const struct enode *n);
 #define VG_INDEX_NONE INT64_MAX
 void vg_index_free(struct vg_eng *e, struct fit_index *x);
+struct glance vg_glance_at(const struct enode *n);
 /* A node changed. */
 void vg_index_log(struct vg_eng *e, const struct enode *n);
 int vg_index_log_room(struct vg_eng *e, size_t nodes);

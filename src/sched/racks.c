@@ -6,6 +6,7 @@
 #include "sched/place.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define UNKNOWN_TOGETHER 16
 
@@ -87,4 +88,53 @@ uint64_t vg_rack_bound(const struct rack_room *r, const struct fit *f) {
     if (f->res.cpu_milli)
         most = VG_MIN(most, (uint64_t)r->cpu / f->res.cpu_milli);
     return most;
+}
+
+/* --- for tests --- */
+
+static bool same_glance(const struct glance *a, const struct glance *b) {
+    return a->cpu == b->cpu && a->mem == b->mem && a->class_no == b->class_no &&
+           a->milli == b->milli && a->all_milli == b->all_milli && a->whole == b->whole &&
+           a->open == b->open;
+}
+
+static const char *check_rack(const struct vg_eng *e, uint32_t no, uint32_t *wide) {
+    struct rack_room sum = {0};
+    const struct rack_room *r = &e->place->rack[no];
+    uint32_t before = 0;
+    for (uint32_t next = r->first; next; next = e->node[next - 1]->rack_next) {
+        const struct enode *n = e->node[next - 1];
+        const struct glance *g = &e->place->glance[n->at];
+        if (n->rack_no != no || n->rack_prev != before)
+            return "a node stands in another rack's list";
+        before = next;
+        if (!g->open)
+            continue;
+        sum.whole += g->whole;
+        sum.milli += g->all_milli;
+        sum.cpu += VG_MAX(g->cpu, 0);
+        wide[g->whole]++;
+    }
+    return sum.whole == r->whole && sum.milli == r->milli && sum.cpu == r->cpu
+               ? NULL
+               : "what is free in a rack is not the sum of its nodes";
+}
+
+const char *vg_place_check(const struct vg_eng *e) {
+    uint32_t wide[VG_NODE_GPUS_MAX + 1] = {0};
+    for (size_t i = 0; i < e->n_nodes; i++) {
+        if (!e->node[i] || e->node[i]->ghost)
+            continue;
+        struct glance g = vg_glance_at(e->node[i]);
+        if (!same_glance(&g, &e->place->glance[i]))
+            return "a node changed and placement was not told";
+    }
+    for (uint32_t i = 1; i < e->place->n_rack; i++) {
+        const char *bad = check_rack(e, i, wide);
+        if (bad)
+            return bad;
+    }
+    return memcmp(wide, e->place->wide, sizeof wide) == 0
+               ? NULL
+               : "nodes are not counted right by their untouched cards";
 }

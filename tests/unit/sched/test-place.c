@@ -237,6 +237,8 @@ static void storm(uint64_t seed, enum vg_eng_placing placing) {
             close_for_maintenance(&w);
         else
             learn(&w);
+        if (i % 16 == 0)
+            cr_assert_null(vg_place_check(w.e), "%s", vg_place_check(w.e));
     }
     for (size_t i = 0; i < w.e->n_nodes; i++)
         check_node(w.e->node[i]);
@@ -602,8 +604,29 @@ Test(place, slots_of_nodes_that_left_are_used_again) {
         vg_eng_remove_node(e, id - 8);
         kit_node(e, id, 1, true);
         cr_assert_eq(find(e, (struct vg_res){.gpus = 1}).node != NULL, true);
+        cr_assert_null(vg_eng_check(e), "%s", vg_eng_check(e));
     }
     cr_assert_eq(e->n_nodes, 8u);
     cr_assert_eq(e->capacity.gpu_milli, 8000u);
+    vg_eng_free(e);
+}
+
+Test(place, nodes_that_change_over_and_over_are_still_found) {
+    struct vg_eng *e = kit_new(4, 0);
+    struct vg_eng_pool other = {.name = "q", .id = 2};
+    cr_assert_eq(vg_eng_set_pool(e, &other), 0);
+    for (uint32_t i = 1; i <= 3000; i++) {
+        struct vg_eng_node n = {
+            .id = 1 + i % 4, .total = {.cpu_milli = 1000 + i}, .usable = true, .name = "n"};
+        cr_assert_eq(vg_eng_set_node(e, &n), 0);
+        struct spot s = find(e, (struct vg_res){.cpu_milli = 1000 + i});
+        cr_assert(s.node && s.node->id == n.id);
+        cr_assert(!find(e, (struct vg_res){.cpu_milli = 1001 + VG_MAX(i, 63000u)}).node);
+        if (i % 100 == 0)
+            cr_assert_null(vg_eng_check(e), "%s", vg_eng_check(e));
+    }
+    cr_assert_lt(e->place->classes.n, 2000u);
+    cr_assert_eq(vg_eng_remove_pool(e, 2), 0);
+    cr_assert_null(vg_eng_check(e), "%s", vg_eng_check(e));
     vg_eng_free(e);
 }
