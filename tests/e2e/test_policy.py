@@ -214,3 +214,31 @@ def test_a_quota_is_taken_back_and_the_bill_is_whole(cloud, ann, bob):
     assert all(r[2] <= r[3] and r[4] == CPUS * 1000 for r in rows)
     assert rows[0][3] <= rows[1][2], "one after the other"
     assert load == [(2, sum(r[3] - r[2] for r in rows), "succeeded")]
+
+
+def test_the_ledger_survives_kills(cloud, ann):
+    """Every attempt that ran is on the books once, whatever died meanwhile."""
+    use(cloud, config())
+    script = "mkdir -p led; date +%s%N >> led/$N.from; sleep 0.4; date +%s%N >> led/$N.to; exit $R"
+    ids = []
+    for n in range(12):
+        fails = n % 3 == 0  # these are tried once more, and fail again
+        ids.append(submit(cloud, ann, "-P", "small", "-e", f"N={n}", "-e", f"R={int(fails)}",
+                          "--retries", "1", "sh", "-c", script))
+        if n % 3 == 1:
+            old = cloud.pid("virgad")
+            os.kill(old, signal.SIGKILL)
+            wait_for("a new virgad", lambda: cloud.pid("virgad") != old
+                     and cloud.virga("status").returncode == 0)
+    for i in ids:
+        cloud.wait_state(i, "succeeded", "failed")
+    for n, i in enumerate(ids):
+        begins = (Path(ann.home) / f"led/{n}.from").read_text().split()
+        ends = (Path(ann.home) / f"led/{n}.to").read_text().split()
+        rows = ask(cloud, f"SELECT from_usec, until_usec, how FROM attempts WHERE task='{i}' ORDER BY attempt")
+        assert len(rows) == len(begins) == (2 if n % 3 == 0 else 1), (n, rows, begins)
+        last = 0
+        for (start, end, how), stop in zip(rows, ends):
+            assert how == "ended"
+            assert last <= start < int(stop) // 1000 <= end, "one after the other, each until it had ended"
+            last = end
