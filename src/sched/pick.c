@@ -132,6 +132,8 @@ static bool counts(const struct search *s, const struct etenant *t, const struct
 }
 
 static bool has_some(const struct search *s, const struct etenant *t, const struct within *w) {
+    if (!vg_sums_meet(&t->sum, &s->sum))
+        return false;
     for (size_t i = 0; i < s->n; i++)
         if (counts(s, t, s->col[i], w))
             return true;
