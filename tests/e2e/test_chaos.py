@@ -164,3 +164,53 @@ def test_a_task_that_ends_while_nobody_watches_is_reported(cloud):
     wait_for("the report", lambda: b"failed" in cloud.virga("task", "get", task, "-o", "json").stdout)
     assert cloud.task(task)["status"] == 13
     assert cloud.virga("task", "logs", task).stdout == b"out\n"
+
+
+GROUPS = int(os.environ.get("VIRGA_CHAOS_GROUPS", "8"))
+SHARDS = 6
+
+
+class GroupRound(Round):
+    """A group, one that waits for its success, one that waits for its failure, one that waits for its end."""
+
+    def submit(self, *args):
+        p = self.cloud.popen(["vbatch", *args])
+        out, err = p.communicate(timeout=2 * WAIT_S)
+        assert p.returncode == 0, err
+        return out.decode().strip()
+
+    def go(self):
+        bad = self.random.choice((None, self.random.randrange(SHARDS)))
+        name, mark = f"group-{self.number}", f"after-{self.number}"
+        group = self.submit("-n", name, "-N", str(SHARDS), "sh", "-c",
+                            f"echo {name}.$VIRGA_SHARD >> marks; sleep 0.0$VIRGA_SHARD; [ $VIRGA_SHARD != {bad} ] || exit 9")
+        after = {how: self.submit(f"--{how}", name, "sh", "-c", f"echo {mark}.{how} >> marks")
+                 for how in ("after", "after-success", "after-fail")}
+        time.sleep(self.random.random() * 0.1)
+        self.kill()
+        if self.random.random() < 0.5:
+            time.sleep(self.random.random() * 0.3)
+            self.kill()
+        for task in (group, *after.values()):
+            wait_for(f"{task} to end", lambda t=task: self.ended(t), 2 * WAIT_S)
+        self.check(group, after, name, mark, bad)
+
+    def check(self, group, after, name, mark, bad):
+        marks = self.marks()
+        info = self.cloud.task(group)
+        assert info["status"] == (0 if bad is None else 9), info
+        for shard in range(SHARDS):
+            assert marks.count(f"{name}.{shard}") == 1, f"{name}.{shard} ran {marks.count(f'{name}.{shard}')} times"
+        expected = {"after": 1, "after-success": int(bad is None), "after-fail": int(bad is not None)}
+        for how, count in expected.items():
+            state = self.cloud.task(after[how])["state"]
+            assert marks.count(f"{mark}.{how}") == count, f"{how}: {state}"
+            assert state == ("succeeded" if count else "cancelled"), f"{how}: {state}"
+
+
+def test_kill_9_under_groups_and_dependencies(cloud):
+    for number in range(GROUPS):
+        try:
+            GroupRound(cloud, 1000 + number).go()
+        except AssertionError as e:
+            raise AssertionError(f"round {number} of seed {SEED}: {e}\n{cloud.logs()}") from e

@@ -1,4 +1,5 @@
 /* What a client may ask for. */
+#include "base/cleanup.h"
 #include "control/spec-check.h"
 
 #include <criterion/criterion.h>
@@ -83,5 +84,90 @@ Test(spec, names_and_labels_are_plain) {
     s.n_label = 1;
     cr_assert_eq(check(&s), VG_OK);
     s.n_label = 2;
+    cr_assert_eq(check(&s), VG_INVALID);
+}
+
+Test(spec, a_group_that_makes_no_sense_is_refused) {
+    Vg__Pb__TaskSpec s = good();
+    Vg__Pb__Sweep a = VG__PB__SWEEP__INIT, b = VG__PB__SWEEP__INIT, *both[] = {&a, &b};
+    char *values[] = {"1", "2"};
+    s.shards = 4;
+    cr_assert_eq(check(&s), VG_OK);
+    s.stdin_open = 1;
+    cr_assert_eq(check(&s), VG_INVALID, "several tasks cannot share one input");
+    s.stdin_open = 0;
+    s.has_gang_policy = 1;
+    cr_assert_eq(check(&s), VG_INVALID, "there is no gang");
+    s.gang = 1;
+    cr_assert_eq(check(&s), VG_OK);
+    s.session = "notes";
+    cr_assert_eq(check(&s), VG_INVALID);
+    s.session = NULL;
+    s.sweep = both;
+    s.n_sweep = 1;
+    a.name = "LR";
+    a.value = values;
+    a.n_value = 2;
+    cr_assert_eq(check(&s), VG_INVALID, "a gang is not swept");
+    s.gang = s.has_gang_policy = 0;
+    cr_assert_eq(check(&s), VG_OK);
+    static char *const bad[] = {"", "1LR", "L R", "VIRGA_SHARD", "A=B"};
+    for (size_t i = 0; i < VG_COUNT(bad); i++) {
+        a.name = bad[i];
+        cr_assert_eq(check(&s), VG_INVALID, "%s", bad[i]);
+    }
+    a.name = b.name = "LR";
+    b.value = values;
+    b.n_value = 2;
+    s.n_sweep = 2;
+    cr_assert_eq(check(&s), VG_INVALID, "twice the same");
+    b.name = "SEED";
+    cr_assert_eq(check(&s), VG_OK);
+    b.n_value = 0;
+    cr_assert_eq(check(&s), VG_INVALID, "no values");
+    s.n_sweep = 0;
+    s.shards = VG_SPEC_MEMBERS_MAX + 1;
+    cr_assert_eq(check(&s), VG_TOO_BIG);
+}
+
+Test(spec, retries_keys_and_waits_are_bounded) {
+    Vg__Pb__TaskSpec s = good();
+    int32_t statuses[] = {75, 256};
+    Vg__Pb__Dependency d = VG__PB__DEPENDENCY__INIT, *deps[] = {&d};
+    s.retry_on = statuses;
+    s.n_retry_on = 1;
+    cr_assert_eq(check(&s), VG_OK);
+    s.n_retry_on = 2;
+    cr_assert_eq(check(&s), VG_INVALID);
+    s.n_retry_on = 0;
+    s.backoff_usec = 2000;
+    s.has_backoff_max_usec = 1;
+    s.backoff_max_usec = 1000;
+    cr_assert_eq(check(&s), VG_INVALID, "the longest is shorter than the first");
+    s.backoff_max_usec = VG_SPEC_BACKOFF_MAX_USEC + 1;
+    cr_assert_eq(check(&s), VG_INVALID);
+    s.backoff_max_usec = 2000;
+    cr_assert_eq(check(&s), VG_OK);
+    s.grace_signal = 65;
+    cr_assert_eq(check(&s), VG_INVALID);
+    s.grace_signal = 10;
+    s.key = "with blank";
+    cr_assert_eq(check(&s), VG_INVALID);
+    s.key = "run/2026-11-15#3";
+    cr_assert_eq(check(&s), VG_OK);
+    s.after = deps;
+    s.n_after = 1;
+    cr_assert_eq(check(&s), VG_INVALID, "names nothing");
+    d.task = "3f2a";
+    cr_assert_eq(check(&s), VG_OK);
+    s.n_after = VG_SPEC_AFTER_MAX + 1;
+    cr_assert_eq(check(&s), VG_TOO_BIG);
+    s.n_after = 1;
+    s.schedule = "0 3 * * *";
+    cr_assert_eq(check(&s), VG_INVALID, "a schedule neither waits nor has a key");
+    s.n_after = 0;
+    s.key = NULL;
+    cr_assert_eq(check(&s), VG_OK);
+    s.schedule = "0 25 * * *";
     cr_assert_eq(check(&s), VG_INVALID);
 }
