@@ -6,7 +6,7 @@
 
 struct sums {
     struct vg_eng_amount held;
-    uint32_t queued, running, own;
+    uint32_t queued, running, yielding, own;
 };
 
 static const struct etask *first_of(const struct etask *t) {
@@ -31,6 +31,7 @@ static void sum_tasks(const struct vg_eng *e, const struct etenant *of, struct s
             continue;
         s->queued += t->place != TASK_RUNS;
         s->running += t->place == TASK_RUNS;
+        s->yielding += t->place == TASK_RUNS && t->preemptible;
         if (!charged(t))
             continue;
         struct vg_eng_amount a = vg_fit_amount(t->fit, 1);
@@ -45,7 +46,8 @@ static const char *check_tenant(const struct vg_eng *e, const struct etenant *t)
     sum_tasks(e, t, &s);
     if (memcmp(&s.held, &t->held, sizeof s.held) != 0)
         return "a tenant's sums differ from what its tasks hold";
-    if (s.queued != t->queued || s.running != t->running || s.own != t->own)
+    if (s.queued != t->queued || s.running != t->running || s.yielding != t->yielding ||
+        s.own != t->own)
         return "a tenant's counts differ from its tasks";
     if (t->parent && t->depth != t->parent->depth + 1)
         return "a tenant's depth is wrong";

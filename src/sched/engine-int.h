@@ -130,7 +130,7 @@ struct shape {
     struct vg_list due;         /* preempt.c: in vg_eng.due, to be tried by stopping others */
     uint64_t retry_usec;        /*   not before then */
     uint64_t tried, tried_usec; /*   for this head, then */
-    uint32_t tried_priority;
+    uint32_t tried_priority, tried_tenant;
 };
 
 /* ------------------------------------------------------------------ tenants, tasks */
@@ -159,6 +159,7 @@ struct etenant {
     uint32_t no;              /* of its own, for the map of boughs */
     uint32_t depth;           /* the root's is 0 */
     uint32_t queued, running; /* tasks of it and those below */
+    uint32_t yielding;        /* of those that run, preemptible ones */
     uint32_t own;             /* its own tasks, waiting or running */
     struct vg_list boughs;    /* lanes.c: its part in the columns */
     uint64_t *bits;           /* owned: columns in which somebody here waits, by column.no */

@@ -31,12 +31,14 @@
 #include <stdio.h>
 
 #define NODES_MAX 128        /* candidate nodes of one search */
-#define TASKS_MAX 32         /* tasks of one tenant that lead to candidate nodes */
+#define NODES_EACH 24        /*   for one member; two more for each other */
+#define TASKS_MAX 64         /* tasks of one tenant that lead to candidate nodes */
+#define LOOKS_MAX 512        /*   of all of them */
 #define VICTIMS_MAX 64       /* on one node */
 #define ALL_MAX 1024         /* of one transaction, with the gangs they belong to */
 #define RETRY (30 * VG_USEC) /* after a search in vain */
-#define CALM VG_USEC         /* no sooner than this, though the shape has another head */
-#define RUN_MAX 16           /* searches in one go */
+#define CALM (5 * VG_USEC)   /* no sooner than this, though the shape has another head */
+#define RUN_MAX 4            /* searches in one go */
 
 /* --- whether there is anybody at all --- */
 
@@ -51,6 +53,8 @@ struct ranks { /* of running tasks */
 };
 
 int vg_ranks_add(struct vg_eng *e, const struct etask *t, int n) {
+    for (struct etenant *up = t->preemptible ? t->tenant : NULL; up; up = up->parent)
+        up->yielding += (uint32_t)n;
     struct ranks *r = e->ranks;
     if (!r && !(r = e->ranks = vg_alloc(sizeof *r)))
         return -ENOMEM;
@@ -78,15 +82,18 @@ static bool somebody_below(const struct vg_eng *e, uint32_t priority) {
     return !r || r->more;
 }
 
-/* Cheap: most tasks can stop nobody. */
-static bool possible(const struct vg_eng *e, const struct etask *t) {
-    uint32_t members = t->shape->members;
-    if ((!t->preemptible && e->ranks && e->ranks->preemptible) || somebody_below(e, t->priority))
-        return true;
+static bool may_reclaim(const struct vg_eng *e, const struct etask *t) {
     for (const struct etenant *a = t->tenant; a->parent && !t->preemptible; a = a->parent)
-        if (vg_tenant_in_quota(e, a, t->fit, members))
+        if (vg_tenant_in_quota(e, a, t->fit, t->shape->members))
             return true;
     return false;
+}
+
+/* Cheap: most tasks can stop nobody. */
+static bool possible(const struct vg_eng *e, const struct etask *t) {
+    if ((!t->preemptible && e->ranks && e->ranks->preemptible) || somebody_below(e, t->priority))
+        return true;
+    return may_reclaim(e, t);
 }
 
 /* --- a transaction --- */
@@ -100,7 +107,7 @@ struct deal {
     bool promised; /* it would fit somewhere, but for promises to those before it */
     struct claim *claim;
     struct enode *node[NODES_MAX];
-    size_t n_nodes;
+    size_t n_nodes, looks;
     struct etask *victim[ALL_MAX]; /* agreed on; marked as leaving meanwhile */
     size_t n_victims;
     uint64_t soonest; /* when somebody will have run long enough */
@@ -210,15 +217,15 @@ static enum ground ground(const struct deal *d, const struct etask *v, const str
 }
 
 static bool may_stop(struct deal *d, const struct etask *v, const struct plan *p) {
-    if (ground(d, v, p) == NOT_AT_ALL)
+    if (v->fixed || v->leaving)
         return false;
     uint64_t least = min_run(d->e, v->tenant);
     if (v->pool)
         least = VG_MAX(least, v->pool->min_run_usec);
     uint64_t from = v->started_usec + least;
     if (from <= d->e->now)
-        return true;
-    d->soonest = VG_MIN(d->soonest, from);
+        return ground(d, v, p) != NOT_AT_ALL;
+    d->soonest = VG_MIN(d->soonest, from); /* it may be asked then */
     return false;
 }
 
@@ -366,6 +373,10 @@ static bool better(const struct plan *a, const struct plan *b) {
 
 /* --- candidate nodes --- */
 
+static bool enough_nodes(const struct deal *d) {
+    return d->n_nodes >= VG_MIN((size_t)NODES_MAX, NODES_EACH + 2 * (size_t)d->members);
+}
+
 static void candidate(struct deal *d, struct enode *n) {
     if (n->weighed == d->e->weighings || d->n_nodes == NODES_MAX || !n->usable ||
         !vg_fit_belongs(d->e, d->t->fit, n))
@@ -380,19 +391,38 @@ static void look_at_runs(struct deal *d, const struct etenant *b) {
     size_t left = TASKS_MAX;
     vg_list_for_each (i, &b->runs) {
         const struct etask *v = vg_list_entry(i, struct etask, on_tenant);
-        if (!left-- || d->n_nodes == NODES_MAX)
+        if (!left-- || !d->looks || enough_nodes(d))
             return;
+        d->looks--;
         if (may_stop(d, v, &none))
             candidate(d, v->node);
     }
 }
 
-static void look_below(struct deal *d, const struct etenant *b) {
-    if (!b->running)
+/* Nobody below it need be asked: it is within its quota, and nobody there is preemptible. */
+static bool is_safe(const struct etenant *b) {
+    const struct vg_eng_amount *h = &b->held, *q = &b->quota;
+    return !b->running || (!b->yielding && h->gpu_milli <= q->gpu_milli &&
+                           h->cpu_milli <= q->cpu_milli && h->mem_bytes <= q->mem_bytes);
+}
+
+static void look_below(struct deal *d, const struct etenant *b);
+
+/* Those with the largest shares first. */
+static void look_at_children(struct deal *d, const struct tree_item *i,
+                             const struct etenant * not ) {
+    if (!i || !d->looks || enough_nodes(d))
         return;
+    look_at_children(d, i->right, not );
+    const struct etenant *b = vg_container_of(i, struct etenant, in_share);
+    if (b != not &&!is_safe(b))
+        look_below(d, b);
+    look_at_children(d, i->left, not );
+}
+
+static void look_below(struct deal *d, const struct etenant *b) {
     look_at_runs(d, b);
-    vg_list_for_each (i, &b->children)
-        look_below(d, vg_list_entry(i, struct etenant, sibling));
+    look_at_children(d, b->by_share.root, NULL);
 }
 
 /* From the task's own tenant outwards. */
@@ -400,13 +430,8 @@ static void look_for_nodes(struct deal *d) {
     d->e->weighings++;
     for (const struct etenant *a = d->t->tenant; a; a = a->parent) {
         look_at_runs(d, a);
-        if (!a->parent)
-            return;
-        vg_list_for_each (i, &a->parent->children) {
-            const struct etenant *b = vg_list_entry(i, struct etenant, sibling);
-            if (b != a)
-                look_below(d, b);
-        }
+        if (a->parent)
+            look_at_children(d, a->parent->by_share.root, a);
     }
 }
 
@@ -535,6 +560,7 @@ static int try_head(struct vg_eng *e, struct etask *t, uint64_t *again) {
                        .t = t,
                        .members = t->shape->members,
                        .promised = t->shape->code == VG_ENG_KEPT && t->shape->members == 1,
+                       .looks = LOOKS_MAX,
                        .soonest = VG_ENG_NEVER};
     look_for_nodes(d);
     if (d->n_nodes && d->members > 1)
@@ -573,7 +599,8 @@ void vg_preempt_want(struct vg_eng *e, struct shape *s) {
     }
     if (vg_list_empty(&s->due))
         vg_list_push_back(&e->due, &s->due);
-    if (head->priority > s->tried_priority || !s->tried)
+    if (head->priority > s->tried_priority || !s->tried ||
+        (head->tenant->no != s->tried_tenant && may_reclaim(e, head)))
         s->retry_usec = e->now;
     else
         s->retry_usec = VG_MIN(s->retry_usec, VG_MAX(e->now, s->tried_usec + CALM));
@@ -621,6 +648,7 @@ void vg_preempt_run(struct vg_eng *e) {
         s->tried = t->id;
         s->tried_usec = e->now;
         s->tried_priority = t->priority;
+        s->tried_tenant = t->tenant->no;
         if (try_head(e, t, &again)) { /* the shape may be gone; if not, its next head is due */
             e->due_usec = e->now;
             return;

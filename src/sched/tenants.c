@@ -375,6 +375,7 @@ static void shift(struct vg_eng *e, struct etenant *path, const struct etenant *
         add(&path->held.mem_bytes, t->held.mem_bytes, minus);
         path->queued += minus ? -t->queued : t->queued;
         path->running += minus ? -t->running : t->running;
+        path->yielding += minus ? -t->yielding : t->yielding;
         rekey(e, path);
     }
 }
