@@ -10,6 +10,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#define DEEP 1000                 /* tasks that wait: then an estimate costs, */
+#define DEEP_STALE (2 * VG_USEC)  /*   and may be as old as this */
 #define BRIEF_STALE (5 * VG_USEC) /* a short line may be as old as this */
 
 /* ------------------------------------------------------------------ words */
@@ -335,7 +337,8 @@ int vg_eng_why(const struct vg_eng *e, uint64_t task, struct vg_eng_why *ret) {
     enum vg_eng_code code = asleep ? t->shape->code : VG_ENG_AHEAD;
     if ((code == VG_ENG_KEPT || code == VG_ENG_WINDOW) && !head)
         code = VG_ENG_AHEAD;
-    if (code != VG_ENG_NO_NODES && code != VG_ENG_TOO_BIG && vg_eta(e, t, 0, &a) < 0)
+    if (code != VG_ENG_NO_NODES && code != VG_ENG_TOO_BIG &&
+        vg_eta(e, t, e->n_waiting > DEEP ? DEEP_STALE : 0, &a) < 0)
         return -ENOMEM;
     explain(e, t, code, &a, ret);
     return 0;

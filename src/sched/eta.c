@@ -167,7 +167,7 @@ static uint64_t promised(const struct vg_eng *e, const struct shape *s) {
    ended. What starts much later than the others (a large gang) says nothing about the time. */
 static uint64_t pass(struct turns *turns, uint64_t now, uint64_t clock, uint64_t start) {
     uint64_t later = clock - now;
-    if (start < clock + later / 16 + VG_USEC || start > clock + later + 600 * VG_USEC)
+    if (start < clock + later / 4 + 10 * VG_USEC || start > clock + later + 600 * VG_USEC)
         return clock;
     vg_turns_pass(turns, start - clock);
     return start;

@@ -160,17 +160,32 @@ static void hold_running(struct turns *t) {
 
 /* Of what is expected to last for another hour, half is left after one, a third after two; and what
    is left then is expected to last as much longer. */
-static void fade(struct twig *w, double sec) {
+struct fading {
+    double part[SPANS];
+    size_t to[SPANS];
+};
+
+static struct fading fading_after(double sec) {
+    struct fading f;
+    for (size_t i = 0; i < SPANS; i++) {
+        double span = exp2((double)i);
+        f.part[i] = span / (span + sec);
+        f.to[i] = span_of(span + sec);
+    }
+    return f;
+}
+
+static void fade(struct twig *w, const struct fading *f) {
     struct amounts left[SPANS] = {0}, sum = {0};
     for (size_t i = 0; i < SPANS; i++) {
-        double span = exp2((double)i), part = span / (span + sec);
-        struct amounts *h = &w->holds[i], *to = &left[span_of(span + sec)];
-        to->gpu += h->gpu * part;
-        to->cpu += h->cpu * part;
-        to->mem += h->mem * part;
-        sum.gpu += h->gpu * part;
-        sum.cpu += h->cpu * part;
-        sum.mem += h->mem * part;
+        const struct amounts *h = &w->holds[i];
+        struct amounts *to = &left[f->to[i]];
+        to->gpu += h->gpu * f->part[i];
+        to->cpu += h->cpu * f->part[i];
+        to->mem += h->mem * f->part[i];
+        sum.gpu += h->gpu * f->part[i];
+        sum.cpu += h->cpu * f->part[i];
+        sum.mem += h->mem * f->part[i];
     }
     memcpy(w->holds, left, sizeof left);
     w->copy.held = (struct vg_eng_amount){(uint64_t)sum.gpu, (uint64_t)sum.cpu, (uint64_t)sum.mem};
@@ -285,8 +300,9 @@ static void charge(struct turns *t, struct twig *w, const struct shape *s) {
 }
 
 void vg_turns_pass(struct turns *t, uint64_t usec) {
+    struct fading f = fading_after((double)usec / VG_USEC);
     vg_map_for_each (i, &t->twigs)
-        fade(i->value, (double)usec / VG_USEC);
+        fade(i->value, &f);
     settle(t, &t->root);
 }
 
