@@ -533,9 +533,9 @@ void vg_tasks_on_log_ack(struct vg_agent *a, const Vg__Pb__LogAck *ack) {
         return;
     if (ack->round > 1) {
         t->log_round = ack->round;
-        t->log_early = !t->keeper && t->state != VG_AT_EXITED;
+        t->log_early = (!t->keeper || t->gated) && t->state != VG_AT_EXITED;
     }
-    if (t->keeper)
+    if (t->keeper && !t->gated)
         vg_keeper_send(t->keeper, VG_K_LOG_ACK, t->id, ack->round > 1 ? ack->round : 0, ack->offset,
                        NULL, 0, NULL, 0);
     else if (ack->round > 1 && t->state == VG_AT_EXITED)

@@ -5,7 +5,9 @@
 #include "sim/faults/world.h"
 
 #include "base/cleanup.h"
+#include "base/mem.h"
 #include "base/util.h"
+#include "model/task.h"
 #include "sim/faults/plant.h"
 
 #include <stdio.h>
@@ -116,6 +118,9 @@ static void send_run(struct vg_w_task *t) {
     spec.interactive = p->interactive;
     spec.detached = !p->interactive;
     spec.retries = p->retries;
+    spec.has_gang = spec.has_shards = p->gang != 0;
+    spec.gang = p->gang != 0;
+    spec.shards = p->gang;
     m.has_task_id = m.has_resend = m.has_wait_durable = 1;
     m.task_id = t->id;
     if (t->sent && vg_plant_is(VG_PLANT_NO_DEDUPE))
@@ -211,6 +216,12 @@ void vg_w_client_init(int i) {
     char name[16];
     snprintf(name, sizeof name, "c%d", i);
     *t = (struct vg_w_task){.plan = &vg_w->plan->task[i], .index = i, .id = vg_w->plan->task_id[i]};
+    for (uint32_t k = 0; k < t->plan->gang; k++) {
+        if (!t->member && !(t->member = vg_alloc(t->plan->gang * sizeof *t->member)))
+            abort();
+        t->member[k] = (struct vg_w_task){
+            .plan = t->plan, .index = i, .group = t, .id = vg_task_member_id(t->id, k)};
+    }
     vg_w_proc_init(&t->client, t->plan->remote ? &vg_w->client_machine : &vg_w->control_machine,
                    name);
     t->client.alive = true;
@@ -243,11 +254,18 @@ void vg_w_client_crash(int i) {
         vg_w_at(vg_w->now + 5 * VG_USEC, NULL, come_back, t, 0);
 }
 
+static void free_output(struct vg_w_task *t) {
+    for (int k = 0; k < t->n_attempts; k++)
+        free(t->attempt[k].out);
+}
+
 void vg_w_client_done(int i) {
     struct vg_w_task *t = &vg_w->task[i];
     vg_w_net_gone(&t->client, true);
     t->client.alive = false;
     vg_w_net_finish(&t->client);
-    for (int k = 0; k < t->n_attempts; k++)
-        free(t->attempt[k].out);
+    free_output(t);
+    for (uint32_t k = 0; k < t->plan->gang; k++)
+        free_output(&t->member[k]);
+    free(t->member);
 }

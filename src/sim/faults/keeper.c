@@ -353,13 +353,14 @@ static void begin(void *node, uint64_t serial) {
     flush(k);
 }
 
-static struct vg_w_keeper *keeper_new(struct vg_w_node *n, const Vg__Pb__Start *s, int start_fd) {
+static struct vg_w_keeper *keeper_new(struct vg_w_node *n, const Vg__Pb__Start *s, int start_fd,
+                                      uint32_t serial) {
     struct vg_w_keeper *k = vg_alloc(sizeof *k);
     struct vg_w_task *t = vg_w_task_of(s);
     if (!k || !t)
         abort();
     *k = (struct vg_w_keeper){.node = n,
-                              .serial = ++n->next_serial,
+                              .serial = serial ? serial : ++n->next_serial,
                               .task = t,
                               .number = s->attempt,
                               .start_fd = start_fd,
@@ -485,21 +486,24 @@ void __wrap_vg_keepers_submit(struct vg_agent *a, struct vg_agent_task *t,
 void __wrap_vg_keepers_withdraw(struct vg_agent *a, struct vg_agent_task *t);
 void __wrap_vg_keepers_task_forgotten(struct vg_agent_keeper *k);
 struct vg_agent_keeper *__wrap_vg_keepers_session(struct vg_agent *a, const char *key);
+void __wrap_vg_keepers_go(struct vg_agent *a, struct vg_agent_task *t);
+int __wrap_vg_meeting_open(struct vg_agent *a, struct vg_agent_task *t, uint16_t port,
+                           struct vg_meeting **ret);
 
-static struct vg_agent_keeper *face_new(struct vg_w_keeper *k, enum vg_keeper_state state) {
+static struct vg_agent_keeper *face_new(struct vg_w_node *n, uint32_t serial,
+                                        enum vg_keeper_state state) {
     struct vg_agent_keeper *f = vg_alloc(sizeof *f);
     if (!f)
         abort();
-    f->agent = k->node->agent;
+    f->agent = n->agent;
     f->state = state;
-    f->serial = k->serial;
+    f->serial = serial;
     f->fd = -1;
     vg_list_init(&f->ready_link);
     vg_list_init(&f->tasks);
     vg_list_init(&f->waiting);
     vg_list_init(&f->out);
     vg_list_push_back(&f->agent->keepers, &f->link);
-    k->face = f;
     return f;
 }
 
@@ -510,21 +514,51 @@ static Vg__Pb__Start *read_start(int fd, size_t n) {
     return vg__pb__start__unpack(NULL, n, bytes);
 }
 
+/* The keeper gets its task. */
+static void send_start(struct vg_w_node *n, struct vg_agent_task *t) {
+    Vg__Pb__Start *s = read_start(t->start_fd, t->start_bytes);
+    struct vg_w_keeper *k =
+        keeper_new(n, s, fcntl(t->start_fd, F_DUPFD_CLOEXEC, 3), t->keeper->serial);
+    vg__pb__start__free_unpacked(s, NULL);
+    k->face = t->keeper;
+    tell_state(k); /* it has it */
+    vg_tasks_handed(t);
+}
+
 static void hand_over(void *node, uint64_t id) {
     struct vg_w_node *n = node;
     struct vg_agent_task *t = vg_tasks_get(n->agent, id);
     if (!t || t->state != VG_AT_WAITING)
         return;
-    Vg__Pb__Start *s = read_start(t->start_fd, t->start_bytes);
-    struct vg_w_keeper *k = keeper_new(n, s, fcntl(t->start_fd, F_DUPFD_CLOEXEC, 3));
-    vg__pb__start__free_unpacked(s, NULL);
-    struct vg_agent_keeper *f = face_new(k, VG_KEEPER_BUSY);
+    struct vg_agent_keeper *f = face_new(n, ++n->next_serial, VG_KEEPER_BUSY);
     vg_list_remove(&t->link);
     t->keeper = f;
     t->state = VG_AT_STARTING;
     vg_list_push_back(&f->tasks, &t->link);
-    tell_state(k); /* it has it */
-    vg_tasks_handed(t);
+    Vg__Pb__Start *s = read_start(t->start_fd, t->start_bytes);
+    struct vg_w_task *truth = vg_w_task_of(s);
+    vg__pb__start__free_unpacked(s, NULL);
+    if (truth && truth->group)
+        truth->prepared = true;
+    if (t->gated)
+        vg_tasks_ready(n->agent, t);
+    else
+        send_start(n, t);
+}
+
+void __wrap_vg_keepers_go(struct vg_agent *a, struct vg_agent_task *t) {
+    if (t->keeper)
+        send_start(vg_container_of(a->loop.data, struct vg_w_node, agent_proc), t);
+}
+
+/* Others of a gang would connect there; nobody does here. */
+int __wrap_vg_meeting_open(struct vg_agent *a, struct vg_agent_task *t, uint16_t port,
+                           struct vg_meeting **ret) {
+    (void)a;
+    (void)t;
+    (void)port;
+    *ret = NULL;
+    return 0;
 }
 
 void __wrap_vg_keepers_submit(struct vg_agent *a, struct vg_agent_task *t,
@@ -532,6 +566,8 @@ void __wrap_vg_keepers_submit(struct vg_agent *a, struct vg_agent_task *t,
     struct vg_w_node *n = vg_container_of(a->loop.data, struct vg_w_node, agent_proc);
     (void)key;
     t->state = VG_AT_WAITING;
+    if (vg_plant_is(VG_PLANT_GANG_HALF))
+        t->gated = false;
     uint64_t wait = vg_w_chance(&n->rng, 90) ? vg_w_between(&n->rng, 10, 300)
                                              : vg_w_between(&n->rng, 1000, 300000);
     vg_w_at(vg_w->now + wait, &n->agent_proc, hand_over, n, t->id);
@@ -540,6 +576,8 @@ void __wrap_vg_keepers_submit(struct vg_agent *a, struct vg_agent_task *t,
 void __wrap_vg_keepers_withdraw(struct vg_agent *a, struct vg_agent_task *t) {
     (void)a;
     vg_list_remove(&t->link);
+    if (t->gated && t->keeper) /* it knows nothing of the task yet and leaves */
+        face_free(vg_take_ptr(t->keeper));
 }
 
 void __wrap_vg_keepers_task_forgotten(struct vg_agent_keeper *k) {
@@ -561,7 +599,7 @@ void vg_w_keepers_adopt(struct vg_w_node *n) {
         uint8_t buf[1024];
         if (k->serial > upto)
             continue;
-        struct vg_agent_keeper *f = face_new(k, VG_KEEPER_ADOPTED);
+        struct vg_agent_keeper *f = k->face = face_new(n, k->serial, VG_KEEPER_ADOPTED);
         size_t len = report(k, buf, sizeof buf);
         int fd = fcntl(k->start_fd, F_DUPFD_CLOEXEC, 3);
         k->told_run = k->state == RUNNING;
@@ -573,17 +611,18 @@ void vg_w_keepers_adopt(struct vg_w_node *n) {
             struct stat st;
             fstat(k->start_fd, &st);
             Vg__Pb__Start *s = read_start(k->start_fd, (size_t)st.st_size);
-            keeper_new(n, s, fcntl(k->start_fd, F_DUPFD_CLOEXEC, 3));
+            keeper_new(n, s, fcntl(k->start_fd, F_DUPFD_CLOEXEC, 3), 0);
             vg__pb__start__free_unpacked(s, NULL);
         }
     }
 }
 
-void vg_w_keepers_left(struct vg_w_node *n) {
+void vg_w_keepers_left(struct vg_w_node *n, struct vg_agent *a) {
+    vg_list_for_each_safe (it, &a->keepers)
+        face_free(vg_list_entry(it, struct vg_agent_keeper, link));
     vg_list_for_each_safe (it, &n->keepers) {
         struct vg_w_keeper *k = vg_list_entry(it, struct vg_w_keeper, link);
-        if (k->face)
-            face_free(vg_take_ptr(k->face));
+        k->face = NULL;
         drop(&k->to_agent);
     }
 }

@@ -156,7 +156,7 @@ void vg_w_agent_crash(struct vg_w_node *n, bool silent) {
         vg_dial_cancel(a->link.dial);
     vg_w_net_finish(&n->agent_proc);
     vg_tasks_done(a);
-    vg_w_keepers_left(n);
+    vg_w_keepers_left(n, a);
     vg_w_uv_drain(&a->loop);
     vg_w_uv_forget(&a->loop);
     vg_map_done(&a->sessions);

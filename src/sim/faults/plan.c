@@ -57,6 +57,13 @@ static void make_task(struct vg_rng *r, struct vg_plan_task *t, uint64_t span) {
     t->records = chance(r, 60) ? (uint32_t)between(r, 1, 30) : 0;
     if (chance(r, 12))
         t->cancel_usec = between(r, 1000, 15 * VG_USEC);
+    if (!t->interactive && chance(r, 12)) { /* what a failed member means is not looked at here */
+        t->gang = (uint32_t)between(r, 2, VG_PLAN_GANG_MAX);
+        t->gpus = t->gpus > 1 ? 1 : t->gpus;
+        t->cpu_milli = 500;
+        t->retries = 0;
+        t->status = 0;
+    }
 }
 
 static void make_fault(struct vg_rng *r, const struct vg_plan *p, struct vg_plan_fault *f,
@@ -157,9 +164,10 @@ void vg_plan_task_say(const struct vg_plan_task *t, int index, char *out, int n)
              "task %d: %s at %.3f s from %s, runs %.3f s, ends with %d, %u GPUs, %u records of "
              "output, %u retries%s",
              index,
-             t->interactive ? "vrun"
-             : t->follow    ? "vbatch -f"
-                            : "vbatch",
+             t->gang          ? "gang"
+             : t->interactive ? "vrun"
+             : t->follow      ? "vbatch -f"
+                              : "vbatch",
              (double)t->at_usec / 1e6, t->remote ? "elsewhere" : "virgad's machine",
              (double)t->run_usec / 1e6, t->status, t->gpus, t->records, t->retries, end);
 }

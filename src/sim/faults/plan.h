@@ -7,6 +7,7 @@
 #define VG_PLAN_NODES_MAX 8
 #define VG_PLAN_TASKS_MAX 200
 #define VG_PLAN_FAULTS_MAX 200
+#define VG_PLAN_GANG_MAX 4
 
 enum vg_plant {
 #define PLANT(name, word, text) VG_PLANT_##name,
@@ -27,6 +28,7 @@ struct vg_plan_task {
     bool interactive, remote, follow, ignores_term;
     int32_t status;
     uint32_t retries, gpus, cpu_milli, records;
+    uint32_t gang;        /* members; 0: one task */
     uint64_t cancel_usec; /* after it was accepted; 0: never */
     bool off;             /* left out */
 };

@@ -17,7 +17,13 @@ struct vg_w_task *vg_w_task_of(const Vg__Pb__Start *s) {
     if (!s || !s->spec || s->spec->n_argv < 2 || s->spec->argv[1].len >= sizeof text)
         return NULL;
     memcpy(text, s->spec->argv[1].data, s->spec->argv[1].len);
-    return vg_parse_u64(text, &i) == 0 && i < (uint64_t)vg_w->plan->n_tasks ? &vg_w->task[i] : NULL;
+    if (vg_parse_u64(text, &i) < 0 || i >= (uint64_t)vg_w->plan->n_tasks)
+        return NULL;
+    struct vg_w_task *t = &vg_w->task[i];
+    for (uint32_t k = 0; k < t->plan->gang; k++)
+        if (t->member[k].id == s->task_id)
+            return &t->member[k];
+    return t;
 }
 
 static uint64_t mix(uint64_t x) {
@@ -58,7 +64,7 @@ static void check_start(struct vg_w_node *n, struct vg_w_task *t, uint32_t numbe
         if (a->number == number && !(t->plan->interactive && t->power_lost_since))
             vg_w_violate("one-attempt", "task %d: attempt %u begins a second time, on n%d",
                          t->index, number, n->index);
-        else if (was_final(t, a))
+        else if (!t->group && was_final(t, a)) /* a gang may begin again as a whole */
             vg_w_violate("run-twice",
                          "task %d: attempt %u begins on n%d though attempt %u had "
                          "ended with %d",
@@ -80,11 +86,22 @@ static void check_room(struct vg_w_node *n, struct vg_w_task *t, uint64_t gpus,
                      n->index, t->index, cpu_milli, n->cpu_used, VG_W_CPUS * 1000);
 }
 
+/* Nobody of a gang begins before everybody could. */
+static void check_gang(const struct vg_w_task *t) {
+    const struct vg_w_task *g = t->group;
+    for (uint32_t k = 0; g && k < g->plan->gang; k++)
+        if (!g->member[k].prepared)
+            vg_w_violate("gang-whole",
+                         "task %d: rank %d begins, but no node has prepared rank %u yet", t->index,
+                         (int)(t - g->member), k);
+}
+
 struct vg_w_attempt *vg_w_truth_start(struct vg_w_node *n, struct vg_w_task *t, uint32_t number,
                                       uint64_t gpus, uint32_t cpu_milli) {
     vg_w_story("n%d: task %d attempt %u begins", n->index, t->index, number);
     check_start(n, t, number);
     check_room(n, t, gpus, cpu_milli);
+    check_gang(t);
     if (t->n_attempts == VG_W_ATTEMPTS) {
         vg_w_violate("never-ends", "task %d has begun %d times", t->index, t->n_attempts);
         return NULL;
@@ -165,12 +182,38 @@ static bool excused(const struct vg_w_task *t, int32_t status, uint32_t reason, 
     return waits || gave_up || (full && planned(VG_FAULT_FULL_DISK));
 }
 
+/* A gang's end is good when every rank has ended well by itself. */
+static void told_gang(struct vg_w_task *t, int32_t status, uint32_t reason, const char *text) {
+    uint32_t done = 0, running = 0;
+    for (uint32_t k = 0; k < t->plan->gang; k++) {
+        const struct vg_w_task *m = &t->member[k];
+        running += m->running > 0;
+        done += m->n_attempts && m->attempt[m->n_attempts - 1].completed;
+    }
+    if (status == 0 && done < t->plan->gang)
+        vg_w_violate("wrong-end", "task %d: the gang is told to have succeeded, %u of %u have",
+                     t->index, done, t->plan->gang);
+    else if (status != 0 && !excused(t, status, reason, text) && !t->power_lost_since)
+        vg_w_violate("wrong-end", "task %d: the gang is told status %d (%s)", t->index, status,
+                     text ? text : "");
+    else if (running)
+        vg_w_violate("wrong-end", "task %d: the gang's end was told while %u of it run", t->index,
+                     running);
+    t->told = true;
+    t->told_status = status;
+    t->told_reason = reason;
+}
+
 void vg_w_truth_told(struct vg_w_task *t, int32_t status, uint32_t reason, uint32_t number,
                      const char *text) {
     vg_w_story("the client of task %d is told its end: status %d%s%s", t->index, status,
                text && *text ? ", " : "", text ? text : "");
     struct vg_w_attempt *a = attempt_of(t, number);
     bool by_itself = a && a->completed && a->status == status && !reason;
+    if (t->plan->gang) {
+        told_gang(t, status, reason, text);
+        return;
+    }
     if (t->told && t->told_status != status && !t->plan->interactive)
         vg_w_violate("wrong-end", "task %d: first its status was %d, then %d", t->index,
                      t->told_status, status);

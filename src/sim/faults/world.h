@@ -90,6 +90,9 @@ struct vg_w_task {
     int running; /* attempts that run now, in truth */
     struct vg_w_attempt attempt[VG_W_ATTEMPTS];
     int n_attempts;
+    struct vg_w_task *member; /* of a gang: plan->gang of them; only attempts count there */
+    struct vg_w_task *group;  /* of a member */
+    bool prepared;            /* of a member: a node has said that it could begin */
 };
 
 struct vg_w_node {
@@ -240,9 +243,9 @@ void vg_w_node_crash(struct vg_w_node *n);
 struct vg_w_keeper;
 struct vg_agent_keeper;
 struct vg_agent_task;
-void vg_w_keepers_adopt(struct vg_w_node *n); /* a new agent finds them */
-void vg_w_keepers_left(struct vg_w_node *n);  /* their agent is gone */
-void vg_w_keepers_die(struct vg_w_node *n);   /* with their machine */
+void vg_w_keepers_adopt(struct vg_w_node *n);                    /* a new agent finds them */
+void vg_w_keepers_left(struct vg_w_node *n, struct vg_agent *a); /* their agent is gone */
+void vg_w_keepers_die(struct vg_w_node *n);                      /* with their machine */
 bool vg_w_keeper_die_one(struct vg_w_node *n, uint64_t which);
 void vg_w_keeper_hangup(struct vg_w_task *t); /* its client is dead */
 void vg_w_node_give_back(struct vg_w_node *n);
