@@ -272,6 +272,7 @@ static void ended(struct vg_w_keeper *k, int32_t status, bool by_itself) {
         k->attempt->status = status;
         k->attempt->completed = by_itself;
         k->attempt->killed = !by_itself;
+        k->attempt->ended_wall_usec = vg_w_wall(&k->node->machine);
         vg_w_truth_end(k->node, k->task, k->attempt, k->gpus, k->cpu_milli);
     }
     k->state = ENDED;

@@ -273,6 +273,62 @@ static void check_counts(void) {
     }
 }
 
+/* ------------------------------------------------------------------ the ledger */
+
+struct bill {
+    const struct vg_w_attempt *a;
+    int rows;
+    uint64_t from_usec, until_usec;
+};
+
+static int take_row(void *arg, const struct vg_attempt_row *row) {
+    struct bill *b = arg;
+    if (row->attempt != b->a->number)
+        return 0;
+    b->rows++;
+    b->from_usec = row->from_usec;
+    b->until_usec = row->until_usec;
+    return 0;
+}
+
+/* The attempt that brought the task's end is in the ledger once, from its first moment to its last.
+   (What an attempt held that was given up as lost is known to virgad only until then.) */
+static void check_ledger(const struct vg_w_task *t) {
+    for (int i = VG_MAX(t->n_attempts - 1, 0); i < t->n_attempts; i++) {
+        struct bill b = {.a = &t->attempt[i]};
+        if (!b.a->completed || b.a->keeper_lost ||
+            vg_store_load_attempts(vg_w->control->store, t->id, take_row, &b) < 0)
+            continue;
+        if (b.rows != 1 || b.from_usec != b.a->started_wall_usec ||
+            b.until_usec != b.a->ended_wall_usec)
+            vg_w_violate(
+                "ledger",
+                "task %d attempt %u held its place for %llu us, the ledger has %d rows and "
+                "%llu us",
+                t->index, b.a->number,
+                (unsigned long long)(b.a->ended_wall_usec - b.a->started_wall_usec), b.rows,
+                (unsigned long long)(b.until_usec - b.from_usec));
+    }
+}
+
+static void check_ledgers(void) {
+    struct vg_world *w = vg_w;
+    if (planned(VG_FAULT_FULL_DISK) || planned(VG_FAULT_CLOCK_JUMP))
+        return; /* virgad says so and goes on; and time by a clock that jumps is no time */
+    w->cur = &w->virgad;
+    vg_store_flush(w->control->store);
+    w->cur = NULL;
+    for (int i = 0; i < w->plan->n_tasks; i++) {
+        const struct vg_w_task *t = &w->task[i];
+        if (!t->told || t->gone || t->told_reason || t->cancel_sent ||
+            (t->plan->interactive && t->power_lost_since))
+            continue;
+        check_ledger(t);
+        for (uint32_t k = 0; k < t->plan->gang; k++)
+            check_ledger(&t->member[k]);
+    }
+}
+
 void vg_w_truth_final(void) {
     struct vg_world *w = vg_w;
     if (!vg_w_truth_settled()) {
@@ -287,6 +343,7 @@ void vg_w_truth_final(void) {
         return;
     }
     check_counts();
+    check_ledgers();
     for (int i = 0; i < w->plan->n_tasks; i++) {
         struct vg_w_task *t = &w->task[i];
         for (int k = 0; k < t->n_attempts; k++)

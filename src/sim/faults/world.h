@@ -69,10 +69,11 @@ struct vg_w_attempt {
     bool killed;             /* somebody ended it: an order, a lease, a crash */
     bool keeper_lost;        /* its keeper died before anybody had to remember its end */
     int32_t status;
-    uint64_t started_usec, started_wall_usec; /* true; as its machine's clock had it */
-    uint64_t node_losses;                     /* of its node when it ended */
-    uint8_t *out;                             /* owned: every record */
-    uint64_t end;                             /* of it */
+    uint64_t started_usec;                       /* true time */
+    uint64_t started_wall_usec, ended_wall_usec; /* as its machine's clock had it */
+    uint64_t node_losses;                        /* of its node when it ended */
+    uint8_t *out;                                /* owned: every record */
+    uint64_t end;                                /* of it */
     uint64_t head_end, tail_start; /* with a tail: what the log need not have lies between */
 };
 
