@@ -172,8 +172,12 @@ static void send_go(struct vg_job *group, struct vg_job *j, struct vg_nodelink *
     vg_member_env_done(&e);
 }
 
-/* All that are starting are ready, and their nodes are there: now. */
+/* All that are starting are ready, and their nodes are there: now. Who is in the queue is waited
+   for unless others run already: after a restart a part of a gang may be known before the rest. */
 static void try_go(struct vg_job *group) {
+    struct muster c = count(group);
+    if (c.queued && !c.begun)
+        return;
     for_each_member(m, group) {
         struct vg_nodelink *a = vg_nodelink_get(group->ctl, m->task->attempt.node);
         if (m->task->state == VG_TASK_STARTING && !m->gone && (!m->ready || !a || !a->peer))
@@ -375,11 +379,25 @@ bool vg_gang_exited(struct vg_job *j, const Vg__Pb__TaskExited *x, bool retry) {
     return true;
 }
 
+/* It was told to come back and has ended instead: perhaps the others waited for it alone. */
+static void gather_without(struct vg_job *group) {
+    struct vg_err err = VG_ERR_INIT;
+    struct vg_job *first = NULL;
+    for_each_member(m, group) if (!first && m->task->state == VG_TASK_QUEUED) first = m;
+    if (first && group->ctl->settled && vg_gang_submit(first, &err) < 0)
+        vg_job_cancel(group, 0, err.msg);
+}
+
 void vg_gang_ended(struct vg_job *j) {
     char why[160];
     struct vg_gang *g = vg_gang_is_member(j) ? gang_of(j->above) : NULL;
-    if (!g || g->over || j->task->state != VG_TASK_FAILED)
+    if (!g || g->over)
         return;
+    if (j->task->state != VG_TASK_FAILED) {
+        if (g->gathering && !g->busy)
+            gather_without(j->above);
+        return;
+    }
     g->over = true;
     vg_timer_stop(&g->ready);
     snprintf(why, sizeof why, "stopped with its gang: rank %u failed with status %d",
