@@ -14,6 +14,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define GROUP_LOOKS 1000 /* members that are looked at for an estimate */
+
 static const char *const codes[] = {
     [VG_ENG_FREE] = "free",         [VG_ENG_BUSY] = "capacity",   [VG_ENG_AHEAD] = "ahead",
     [VG_ENG_AT_LIMIT] = "limit",    [VG_ENG_KEPT] = "reserved",   [VG_ENG_WINDOW] = "window",
@@ -180,18 +182,52 @@ void vg_why_task(struct vg_control *c, const struct vg_job *j, const struct vg_t
     }
 }
 
+/* When the last member will have ended, as far as that can be seen: the last that waits starts
+   last. 0: unknown. */
+static uint64_t group_ends(struct vg_control *c, const struct vg_task *t) {
+    struct vg_eng *eng = vg_policy_now(c);
+    uint64_t last = 0;
+    for (uint32_t i = t->members, looked = 0; i-- > 0 && looked < GROUP_LOOKS;) {
+        const struct vg_job *j = vg_job_get(c, vg_task_member_id(t->id, i));
+        struct vg_eng_why e;
+        if (!j)
+            continue;
+        looked++;
+        if (j->waits && vg_eng_why(eng, j->task->id, &e) >= 0)
+            return e.start_usec == VG_ENG_NEVER || !e.run_usec ? 0 : e.start_usec + e.run_usec;
+        uint64_t end = vg_eng_ends(eng, j->task->id);
+        if (end != VG_ENG_NEVER)
+            last = VG_MAX(last, end);
+    }
+    return last;
+}
+
+static void set_end(struct vg_task_info *info, uint64_t end) {
+    info->pb.has_expected_end_usec = end && end != VG_ENG_NEVER;
+    info->pb.expected_end_usec = info->pb.has_expected_end_usec ? end : 0;
+}
+
 void vg_why_info(struct vg_control *c, const struct vg_task *t, struct vg_task_info *info,
                  struct vg_why *room) {
     const struct vg_job *j = vg_job_get(c, t->id);
-    if (!j || (t->state != VG_TASK_QUEUED && t->state != VG_TASK_BLOCKED))
+    if (!j || vg_task_is_ended(t))
+        return;
+    if (vg_task_is_group(t)) {
+        uint64_t end = group_ends(c, t);
+        set_end(info, end);
+        info->progress.has_expected_end_usec = info->pb.has_expected_end_usec;
+        info->progress.expected_end_usec = info->pb.expected_end_usec;
+    }
+    if (t->state == VG_TASK_RUNNING && !vg_task_is_group(t))
+        set_end(info, vg_eng_ends(vg_policy_now(c), t->id));
+    if (t->state != VG_TASK_QUEUED && t->state != VG_TASK_BLOCKED)
         return;
     vg_why_task(c, j, t, room);
     info->pb.reason = room->pb.text;
     info->pb.has_expected_start_usec = room->pb.has_expected_start_usec;
     info->pb.expected_start_usec = room->pb.expected_start_usec;
-    info->pb.has_expected_end_usec =
-        room->pb.has_expected_start_usec && room->pb.has_expected_run_usec;
-    info->pb.expected_end_usec = room->pb.expected_start_usec + room->pb.expected_run_usec;
+    if (!vg_task_is_group(t) && room->pb.has_expected_start_usec && room->pb.has_expected_run_usec)
+        set_end(info, room->pb.expected_start_usec + room->pb.expected_run_usec);
 }
 
 int vg_why_brief(const struct vg_job *j, char *out, size_t n) {

@@ -249,3 +249,8 @@ int vg_eng_node_info(const struct vg_eng *e, uint64_t node, struct vg_eng_node_i
     ret->used.gpus = (uint32_t)__builtin_popcountll(ret->gpus_used);
     return 0;
 }
+
+uint64_t vg_eng_ends(const struct vg_eng *e, uint64_t task) {
+    const struct etask *t = vg_map_get_u64(&e->tasks, task);
+    return t && t->place == TASK_RUNS ? VG_MAX(t->end_usec, e->now) : VG_ENG_NEVER;
+}

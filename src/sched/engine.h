@@ -296,6 +296,8 @@ struct vg_eng_node_info {
 };
 int vg_eng_node_info(const struct vg_eng *e, uint64_t node, struct vg_eng_node_info *ret);
 size_t vg_eng_queued(const struct vg_eng *e);
+/* When a task that runs is expected to end; VG_ENG_NEVER: it does not run. */
+uint64_t vg_eng_ends(const struct vg_eng *e, uint64_t task);
 
 /* ------------------------------------------------------------------ memory across restarts */
 

@@ -90,6 +90,8 @@ Test(why, next_in_line_says_what_is_short_who_holds_it_and_when) {
          "next on a100: it needs 2 GPUs on one node and at most 1 is free; held by alice (5 GPUs) "
          "and bob (2); it should start in about 10 min");
     cr_expect_eq(w.start_usec, START + 10 * MINUTE);
+    cr_expect_eq(vg_eng_ends(e, 2), START + 10 * MINUTE);
+    cr_expect_eq(vg_eng_ends(e, 3), VG_ENG_NEVER, "it does not run");
     cr_expect_eq(w.node, 1);
     cr_expect_eq(w.run_usec, 5 * MINUTE);
     cr_expect_eq(w.n_holders, 2);
