@@ -1,21 +1,5 @@
-/* Making room: who may be stopped for whom, and the cheapest way to it, as a transaction in memory.
-
-   A running task v may be stopped for a waiting task t when v is not fixed, has run for its minimum
-   and
-     - they are of one tenant (or one's is above the other's) and t's priority is larger; or else,
-       with A and B the tenants on t's and v's side just below the first one they have in common:
-     - reclaim: A is within its quota with t, nobody from v's tenant up to B is within its own, and
-       t is not preemptible (those gave up their guarantee);
-     - priority: t's is larger, and everybody from v's tenant up to B is beyond its quota even
-       without v;
-     - v is preemptible, t is not, and v's priority is not larger.
-   By priority a preemptible task only stops preemptible ones.
-
-   Why it ends. What runs within a quota is stopped by nobody outside of it, and priority takes no
-   tenant below its quota, so reclaim only ever fills quotas up. Otherwise the one that is stopped
-   has the smaller priority or is preemptible where the other is not, and is the larger in neither.
-   A circle would need somebody who reclaimed to be stopped from outside, or priority and firmness
-   to fall: neither can be.
+/* Making room: the cheapest way to it, as a transaction in memory. Who may be stopped for whom is
+   ground.c's.
 
    On each candidate node the cheapest tasks are taken away, one by one, until t fits; then each of
    them that is not needed after all is given back. The node with the fewest victims wins, then the
@@ -26,220 +10,16 @@
    another head. Pure. */
 #include "base/mem.h"
 #include "base/util.h"
-#include "sched/claim.h"
+#include "sched/deal.h"
 
 #include <stdio.h>
 
-#define NODES_MAX 128        /* candidate nodes of one search */
-#define NODES_EACH 24        /*   for one member; two more for each other */
+#define NODES_EACH 24        /* candidate nodes for one member; two more for each other */
 #define TASKS_MAX 64         /* tasks of one tenant that lead to candidate nodes */
 #define LOOKS_MAX 512        /*   of all of them */
-#define VICTIMS_MAX 64       /* on one node */
-#define ALL_MAX 1024         /* of one transaction, with the gangs they belong to */
 #define RETRY (30 * VG_USEC) /* after a search in vain */
 #define CALM (5 * VG_USEC)   /* no sooner than this, though the shape has another head */
 #define RUN_MAX 4            /* searches in one go */
-
-/* --- whether there is anybody at all --- */
-
-#define RANKS_MAX 64
-
-struct ranks { /* of running tasks */
-    uint32_t preemptible, n;
-    bool more; /* there were more priorities than fit: any may be there */
-    struct {
-        uint32_t priority, tasks;
-    } rank[RANKS_MAX];
-};
-
-int vg_ranks_add(struct vg_eng *e, const struct etask *t, int n) {
-    for (struct etenant *up = t->preemptible ? t->tenant : NULL; up; up = up->parent)
-        up->yielding += (uint32_t)n;
-    struct ranks *r = e->ranks;
-    if (!r && !(r = e->ranks = vg_alloc(sizeof *r)))
-        return -ENOMEM;
-    r->preemptible += t->preemptible ? (uint32_t)n : 0;
-    uint32_t i = 0;
-    while (i < r->n && r->rank[i].priority != t->priority)
-        i++;
-    if (i == RANKS_MAX) {
-        r->more = true;
-        return 0;
-    }
-    if (i == r->n)
-        r->rank[r->n++].priority = t->priority;
-    r->rank[i].tasks += (uint32_t)n;
-    if (!r->rank[i].tasks)
-        r->rank[i] = r->rank[--r->n];
-    return 0;
-}
-
-static bool somebody_below(const struct vg_eng *e, uint32_t priority) {
-    const struct ranks *r = e->ranks;
-    for (uint32_t i = 0; r && i < r->n; i++)
-        if (r->rank[i].priority < priority)
-            return true;
-    return !r || r->more;
-}
-
-static bool may_reclaim(const struct vg_eng *e, const struct etask *t) {
-    for (const struct etenant *a = t->tenant; a->parent && !t->preemptible; a = a->parent)
-        if (vg_tenant_in_quota(e, a, t->fit, t->shape->members))
-            return true;
-    return false;
-}
-
-/* Cheap: most tasks can stop nobody. */
-static bool possible(const struct vg_eng *e, const struct etask *t) {
-    if ((!t->preemptible && e->ranks && e->ranks->preemptible) || somebody_below(e, t->priority))
-        return true;
-    return may_reclaim(e, t);
-}
-
-/* --- a transaction --- */
-
-enum ground { NOT_AT_ALL, BY_PRIORITY, BY_QUOTA, BY_WISH };
-
-struct deal {
-    struct vg_eng *e;
-    struct etask *t; /* for whom */
-    uint32_t members;
-    bool promised; /* it would fit somewhere, but for promises to those before it */
-    struct claim *claim;
-    struct enode *node[NODES_MAX];
-    size_t n_nodes, looks;
-    struct etask *victim[ALL_MAX]; /* agreed on; marked as leaving meanwhile */
-    size_t n_victims;
-    uint64_t soonest; /* when somebody will have run long enough */
-};
-
-struct plan { /* for one member on one node */
-    struct enode *node;
-    uint64_t gpus;
-    struct etask *victim[VICTIMS_MAX];
-    size_t n;
-    uint64_t tasks, work; /* stopped with their gangs; lost, in GPU-milliseconds */
-    uint32_t priority;    /* the largest among them */
-};
-
-static uint64_t lead(const struct vg_eng_amount *of, const struct fit *f) {
-    if (f->res.gpus || f->res.gpu_milli)
-        return of->gpu_milli;
-    return f->res.cpu_milli ? of->cpu_milli : of->mem_bytes;
-}
-
-static bool is_below(const struct etenant *t, const struct etenant *above) {
-    while (t && t != above)
-        t = t->parent;
-    return t != NULL;
-}
-
-static uint64_t held_by(struct etask *const *v, size_t n, const struct etenant *b,
-                        const struct fit *f) {
-    uint64_t held = 0;
-    for (size_t i = 0; i < n; i++) {
-        struct vg_eng_amount a = vg_fit_amount(v[i]->fit, 1);
-        held += is_below(v[i]->tenant, b) ? lead(&a, f) : 0;
-    }
-    return held;
-}
-
-/* What the tenant will still hold of v's leading resource when all that are agreed on or planned
-   have left. */
-static uint64_t holds_after(const struct deal *d, const struct etenant *b, const struct fit *f,
-                            const struct plan *p) {
-    uint64_t held = lead(&b->held, f), gone = held_by(d->victim, d->n_victims, b, f);
-    gone += held_by(p->victim, p->n, b, f);
-    return held > gone ? held - gone : 0;
-}
-
-static uint64_t min_run(const struct vg_eng *e, const struct etenant *t) {
-    for (; t; t = t->parent)
-        if (t->min_run_usec)
-            return t->min_run_usec;
-    return e->conf.min_run_usec;
-}
-
-/* The tenants on both sides just below the first common one; false: one is the other or above it.
- */
-static bool sides(const struct etenant **a, const struct etenant **b) {
-    while ((*a)->depth > (*b)->depth)
-        *a = (*a)->parent;
-    while ((*b)->depth > (*a)->depth)
-        *b = (*b)->parent;
-    if (*a == *b)
-        return false;
-    while ((*a)->parent != (*b)->parent) {
-        *a = (*a)->parent;
-        *b = (*b)->parent;
-    }
-    return true;
-}
-
-/* v's leading resource, with all of its gang that would be stopped with it. */
-static uint64_t lot(const struct etask *v) {
-    struct vg_eng_amount a = vg_fit_amount(v->fit, 1);
-    uint64_t n = 0;
-    if (!v->gang)
-        return lead(&a, v->fit);
-    vg_list_for_each (i, &v->gang->members)
-        n += vg_list_entry(i, struct etask, on_gang)->place == TASK_RUNS;
-    return n * lead(&a, v->fit);
-}
-
-/* How much at least everybody from v's tenant up to `b` is beyond its quota; 0: one is within: a
-   guarantee given below stands even where the one above has more than its own. */
-static uint64_t beyond(const struct deal *d, const struct etask *v, const struct etenant *b,
-                       const struct plan *p) {
-    uint64_t least = UINT64_MAX;
-    for (const struct etenant *x = v->tenant; x != b->parent; x = x->parent) {
-        uint64_t held = holds_after(d, x, v->fit, p), quota = lead(&x->quota, v->fit);
-        least = VG_MIN(least, held > quota ? held - quota : 0);
-    }
-    return least;
-}
-
-/* By what right, minimum run time aside. */
-static enum ground ground(const struct deal *d, const struct etask *v, const struct plan *p) {
-    const struct etask *t = d->t;
-    const struct etenant *a = t->tenant, *b = v->tenant;
-    if (v->fixed || v->leaving)
-        return NOT_AT_ALL;
-    bool outranks = t->priority > v->priority && (!t->preemptible || v->preemptible);
-    if (!sides(&a, &b))
-        return outranks ? BY_PRIORITY : NOT_AT_ALL;
-    uint64_t over = beyond(d, v, b, p);
-    if (over && !t->preemptible && vg_tenant_in_quota(d->e, a, t->fit, d->members))
-        return BY_QUOTA;
-    if (outranks && over && over >= lot(v))
-        return BY_PRIORITY;
-    return v->preemptible && !t->preemptible && t->priority >= v->priority ? BY_WISH : NOT_AT_ALL;
-}
-
-static bool may_stop(struct deal *d, const struct etask *v, const struct plan *p) {
-    if (v->fixed || v->leaving)
-        return false;
-    uint64_t least = min_run(d->e, v->tenant);
-    if (v->pool)
-        least = VG_MAX(least, v->pool->min_run_usec);
-    uint64_t from = v->started_usec + least;
-    if (from <= d->e->now)
-        return ground(d, v, p) != NOT_AT_ALL;
-    d->soonest = VG_MIN(d->soonest, from); /* it may be asked then */
-    return false;
-}
-
-/* Its gang would be stopped with it: all of them may be. */
-static bool may_stop_all(struct deal *d, const struct etask *v, const struct plan *p) {
-    if (!v->gang)
-        return may_stop(d, v, p);
-    vg_list_for_each (i, &v->gang->members) {
-        const struct etask *m = vg_list_entry(i, struct etask, on_gang);
-        if (m->place == TASK_RUNS && !may_stop(d, m, p))
-            return false;
-    }
-    return true;
-}
 
 /* --- one node --- */
 
@@ -326,7 +106,7 @@ static void move_up_one_that_will_do(struct deal *d, const struct plan *none, st
         vg_node_imagine_without(copy, v->fit, v->gpus);
         bool enough = vg_fit_now(d->t->fit, copy);
         vg_node_imagine_with(copy, v->fit, v->gpus);
-        if (!enough || !may_stop_all(d, v, none))
+        if (!enough || !vg_may_stop_all(d, v, none))
             continue;
         for (; i; i--)
             order[i] = order[i - 1];
@@ -347,7 +127,7 @@ static bool plan_node(struct deal *d, struct enode *n, struct plan *p) {
     size_t k = by_cheapness(n, order);
     move_up_one_that_will_do(d, p, &copy, order, k);
     for (size_t i = 0; i < k && !vg_fit_now(f, &copy); i++) {
-        if (!may_stop_all(d, order[i], p))
+        if (!vg_may_stop_all(d, order[i], p))
             continue;
         vg_node_imagine_without(&copy, order[i]->fit, order[i]->gpus);
         p->victim[p->n++] = order[i];
@@ -394,7 +174,7 @@ static void look_at_runs(struct deal *d, const struct etenant *b) {
         if (!left-- || !d->looks || enough_nodes(d))
             return;
         d->looks--;
-        if (may_stop(d, v, &none))
+        if (vg_may_stop(d, v, &none))
             candidate(d, v->node);
     }
 }
@@ -493,7 +273,7 @@ static bool next_member(struct deal *d) {
 
 static const struct etenant *visible(const struct deal *d, const struct etask *v) {
     const struct etenant *a = d->t->tenant, *b = v->tenant;
-    return sides(&a, &b) ? a : d->t->tenant;
+    return vg_sides(&a, &b) ? a : d->t->tenant;
 }
 
 static void say(const struct deal *d, const struct etask *v, enum ground why, char *out, size_t n) {
@@ -514,7 +294,7 @@ static enum ground ground_of(struct deal *d, struct etask *v) {
     size_t n = d->n_victims;
     d->n_victims = 0;
     v->leaving = false;
-    enum ground g = ground(d, v, &none);
+    enum ground g = vg_ground(d, v, &none);
     v->leaving = true;
     d->n_victims = n;
     return g == NOT_AT_ALL ? BY_QUOTA : g;
@@ -593,14 +373,14 @@ void vg_preempt_want(struct vg_eng *e, struct shape *s) {
     const struct etask *head = vg_shape_head(e, s);
     if (!e->conf.preempt || !is_blocked(e, s) || (s->tried == head->id && !vg_list_empty(&s->due)))
         return;
-    if (!possible(e, head)) {
+    if (!vg_may_stop_somebody(e, head)) {
         vg_list_remove(&s->due);
         return;
     }
     if (vg_list_empty(&s->due))
         vg_list_push_back(&e->due, &s->due);
     if (head->priority > s->tried_priority || !s->tried ||
-        (head->tenant->no != s->tried_tenant && may_reclaim(e, head)))
+        (head->tenant->no != s->tried_tenant && vg_may_reclaim(e, head)))
         s->retry_usec = e->now;
     else
         s->retry_usec = VG_MIN(s->retry_usec, VG_MAX(e->now, s->tried_usec + CALM));
@@ -640,7 +420,7 @@ void vg_preempt_run(struct vg_eng *e) {
     for (int i = 0; i < RUN_MAX && (s = first_due(e)); i++) {
         struct etask *t = vg_shape_head(e, s);
         uint64_t again;
-        if (!possible(e, t) || vg_tenant_at_limit(e, t->tenant, t->fit, s->members)) {
+        if (!vg_may_stop_somebody(e, t) || vg_tenant_at_limit(e, t->tenant, t->fit, s->members)) {
             vg_list_remove(&s->due);
             s->tried = 0;
             continue;
