@@ -352,11 +352,17 @@ struct rival {
     bool cached;
 };
 
-static struct rival rival_of(struct vg_eng *e, const struct fit *f, struct enode *n, uint64_t env) {
-    struct rival r = {.node = n, .key = vg_index_key(e, f, n)};
+static struct rival rival_of(struct vg_eng *e, const struct fit *f, uint32_t slot, uint64_t env) {
+    struct enode *n = e->node[slot];
+    struct rival r = {.node = n};
+    if (e->conf.placing == VG_ENG_RANDOM) {
+        r.key = key_at(e, f, slot);
+        if (r.key != VG_INDEX_NONE)
+            r.key = (r.key >> RANK_SHIFT << RANK_SHIFT) + (int64_t)(vg_place_random(e->place) >> 8);
+        return r;
+    }
+    r.key = vg_index_key(e, f, n);
     r.cached = env && n && vg_map_get_u64(&n->cached, env);
-    if (e->conf.placing == VG_ENG_RANDOM && r.key != VG_INDEX_NONE)
-        r.key = (r.key >> RANK_SHIFT << RANK_SHIFT) + (int64_t)(vg_place_random(e->place) >> 8);
     return r;
 }
 
@@ -367,7 +373,7 @@ int vg_fit_find_plain(struct vg_eng *e, struct fit *f, const struct shape *who, 
     if (e->place->rng_seed != e->conf.seed)
         e->place->rng = e->place->rng_seed = e->conf.seed;
     for (size_t i = 0; i < e->n_nodes; i++) {
-        struct rival r = rival_of(e, f, e->node[i], env);
+        struct rival r = rival_of(e, f, (uint32_t)i, env);
         if (r.key > best.key || r.key == VG_INDEX_NONE ||
             (r.key == best.key && r.cached <= best.cached))
             continue;

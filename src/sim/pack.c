@@ -96,10 +96,11 @@ static int set(struct vg_opt_state *st, int id, const char *arg, struct pack *p)
 
 /* Over the seeds. */
 struct sum {
-    double pct, square, least, most, placed, dropped, seconds, cpu_seconds;
+    double pct, square, least, most, placed, dropped;
+    double seconds, wall; /* of CPU time, and by the clock */
 };
 
-static void add(struct sum *s, const struct vg_pack_result *r, double seconds, double cpu,
+static void add(struct sum *s, const struct vg_pack_result *r, double seconds, double wall,
                 bool first) {
     s->pct += r->allocated_pct;
     s->square += r->allocated_pct * r->allocated_pct;
@@ -108,7 +109,7 @@ static void add(struct sum *s, const struct vg_pack_result *r, double seconds, d
     s->placed += (double)r->placed;
     s->dropped += (double)r->dropped;
     s->seconds += seconds;
-    s->cpu_seconds += cpu;
+    s->wall += wall;
 }
 
 static void print_seed(const struct vg_packer *p, uint64_t seed, const struct vg_pack_result *r,
@@ -130,11 +131,11 @@ static void print_sum(const struct pack *p, const struct vg_packer *q, const str
     printf("{\"policy\":\"%s\",\"gpu_allocated_pct\":%.3f,\"sd\":%.3f,\"min\":%.3f,\"max\":%.3f,"
            "\"seeds\":%llu,\"demand\":%.3f,\"nodes\":%zu,\"gpus\":%llu,\"mix\":\"%s\","
            "\"placed\":%.1f,\"dropped\":%.1f,\"seconds_per_seed\":%.4f,"
-           "\"cpu_seconds_per_seed\":%.4f}\n",
+           "\"wall_seconds_per_seed\":%.4f}\n",
            q->name, mean, sd, s->least, s->most, (unsigned long long)p->seeds, p->in.demand,
            p->in.nodes.n, (unsigned long long)(vg_pack_capacity(&p->in.nodes) / 1000),
            p->history ? "history" : "learnt", s->placed / n, s->dropped / n, s->seconds / n,
-           s->cpu_seconds / n);
+           s->wall / n);
 }
 
 static int one_policy(struct pack *p, size_t which, struct vg_err *err) {
@@ -146,10 +147,10 @@ static int one_policy(struct pack *p, size_t which, struct vg_err *err) {
         int e = vg_pack_run(&p->in, q, p->seed + i, &r);
         if (e < 0)
             return vg_err_sys(err, e, "cannot pack by '%s'", q->name);
-        wall = vg_sim_wall_seconds() - wall;
-        add(&s, &r, wall, vg_sim_cpu_seconds() - cpu, i == 0);
+        cpu = vg_sim_cpu_seconds() - cpu;
+        add(&s, &r, cpu, vg_sim_wall_seconds() - wall, i == 0);
         if (p->json)
-            print_seed(q, p->seed + i, &r, wall);
+            print_seed(q, p->seed + i, &r, cpu);
         p->last[which] = r;
     }
     print_sum(p, q, &s);
