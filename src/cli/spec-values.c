@@ -36,6 +36,43 @@ static int add_string(char ***list, size_t *count, const char *text, size_t n) {
     return 0;
 }
 
+static void free_strings(char ***list, size_t *count) {
+    for (size_t i = 0; i < *count; i++)
+        free((*list)[i]);
+    free(*list);
+    *list = NULL;
+    *count = 0;
+}
+
+static void free_pools(Vg__Pb__TaskSpec *s) {
+    free(s->pool);
+    s->pool = NULL;
+    free_strings(&s->also_pool, &s->n_also_pool);
+}
+
+void vg_spec_values_done(Vg__Pb__TaskSpec *s) {
+    free_pools(s);
+    free(s->gpu_model);
+    for (size_t i = 0; i < s->n_sweep; i++) {
+        free(s->sweep[i]->name);
+        free_strings(&s->sweep[i]->value, &s->sweep[i]->n_value);
+        free(s->sweep[i]);
+    }
+    free(s->sweep);
+    for (size_t i = 0; i < s->n_after; i++) {
+        free(s->after[i]->task);
+        free(s->after[i]);
+    }
+    free(s->after);
+    free(s->retry_on);
+    free(s->schedule);
+    s->gpu_model = s->schedule = NULL;
+    s->sweep = NULL;
+    s->after = NULL;
+    s->retry_on = NULL;
+    s->n_sweep = s->n_after = s->n_retry_on = 0;
+}
+
 /* The next piece of a comma list; NULL at the end. *at moves on. */
 static const char *piece(const char **at, size_t *ret_len) {
     const char *p = *at;
@@ -51,8 +88,7 @@ static const char *piece(const char **at, size_t *ret_len) {
 
 int vg_spec_pools(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s) {
     size_t len, n = 0;
-    s->pool = NULL;
-    s->n_also_pool = 0;
+    free_pools(s);
     for (const char *at = arg, *p; (p = piece(&at, &len)); n++) {
         if (!len)
             return vg_opt_bad(st,
@@ -94,6 +130,7 @@ int vg_spec_models(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s
         free(text);
         return vg_opt_bad(st, "'%.*s' is not a list of GPU models such as A100|H100", SHOWN, arg);
     }
+    free(s->gpu_model);
     s->gpu_model = text;
     return 0;
 }
@@ -411,8 +448,8 @@ int vg_spec_cron(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s) 
                           "'%.*s' is not minute, hour, day, month and weekday: write '0 3 * * *' "
                           "for every night at 3",
                           SHOWN, arg);
-    s->schedule = (char *)arg;
-    return 0;
+    s->schedule = vg_strdup(arg);
+    return s->schedule ? 0 : no_memory(st);
 }
 
 /* ------------------------------------------------------------------ the rest */

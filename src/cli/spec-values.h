@@ -1,7 +1,7 @@
 #pragma once
 /* The values that vrun's and vbatch's options take, from text into the protocol's form. Each
    answers 0, or VG_OPT_ERROR with a sentence in st->err that names the option, what was wrong and
-   what would be right. What they allocate lives until the process ends. */
+   what would be right. What they allocate is the spec's: vg_spec_values_done. */
 #include "cli/opt.h"
 #include "proto/virga.pb-c.h"
 
@@ -38,6 +38,9 @@ int vg_spec_every(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s)
 int vg_spec_cron(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s);
 int vg_spec_key(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s);
 int vg_spec_signal(struct vg_opt_state *st, const char *arg, uint32_t *ret);
+
+/* Frees what the above have put into the spec; whatever else is in it stays. */
+void vg_spec_values_done(Vg__Pb__TaskSpec *s);
 
 /* TERM, SIGTERM or 15; -EINVAL. */
 int vg_signal_parse(const char *text, uint32_t *ret);

@@ -12,6 +12,12 @@
 static struct vg_spec_opts set;
 static struct vg_err said;
 
+static void clean(void) {
+    vg_spec_values_done(&set.spec);
+}
+
+TestSuite(spec, .fini = clean);
+
 /* Parses "vbatch ARGS... true"; 0, or -1 with `said`. */
 static int parse(bool batch, const char *const *args) {
     char *argv[64] = {(char *)(batch ? "vbatch" : "vrun")};
@@ -21,6 +27,7 @@ static int parse(bool batch, const char *const *args) {
         argv[st.argc] = (char *)args[st.argc - 1];
     st.argv = argv;
     st.opts = vg_spec_table(batch, &st.n_opts);
+    clean();
     vg_spec_opts_init(&set, batch);
     said = VG_ERR_INIT;
     for (int id; (id = vg_opt_next(&st, &arg)) != VG_OPT_END;)
