@@ -297,6 +297,7 @@ void vg_fit_put(struct vg_eng *e, struct fit *f);
 const struct enode *vg_fit_could(const struct vg_eng *e, const struct fit *f, bool usable);
 bool vg_fit_belongs(const struct vg_eng *e, const struct fit *f,
                     const struct enode *n); /* pool, model, labels, size when empty */
+bool vg_fit_suits(const struct fit *f, const struct enode *n); /* model and labels only */
 /* The first of its pools that the node is in; NULL: none. */
 struct epool *vg_fit_pool(const struct vg_eng *e, const struct fit *f, const struct enode *n);
 bool vg_fit_now(const struct fit *f, const struct enode *n); /* has room this moment */

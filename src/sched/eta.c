@@ -10,6 +10,7 @@
 
 #define TURNS_MAX 1024 /* that are played one by one */
 #define STEPS 400      /* of time: the first is a second, each 3 % longer than the one before */
+#define SHORT 64       /* turns that are soon played again */
 #define CACHED 4       /* sets of pools whose last play is kept */
 
 struct turn {
@@ -215,7 +216,8 @@ static void pools_of(const struct fit *f, uint64_t pools[4]) {
 
 static bool fresh(const struct vg_eng *e, const struct play *p, uint64_t stale_usec) {
     bool same = p->change == e->change && p->waiting == e->n_waiting && p->starts == e->starts;
-    return p->turn && e->now - p->made_at <= (same ? VG_MAX(stale_usec, VG_USEC) : stale_usec);
+    uint64_t age = e->now - p->made_at;
+    return p->turn && (same ? age <= VG_MAX(stale_usec, VG_USEC) : stale_usec && age <= stale_usec);
 }
 
 /* The last play of these pools if it will do, else another. NULL: no memory. */
@@ -289,6 +291,10 @@ static void find(const struct vg_eng *e, const struct play *p, const struct etas
 
 int vg_eta(const struct vg_eng *e, const struct etask *t, uint64_t stale_usec, struct eta *ret) {
     const struct play *p = get(e, t->fit, stale_usec);
+    /* It came after the last play: if that was short, another is cheap, and better than its pace.
+     */
+    if (p && p->n < SHORT && !vg_map_get_u64(&p->index, t->id))
+        p = get(e, t->fit, 0);
     if (!p)
         return -ENOMEM;
     find(e, p, t, ret);

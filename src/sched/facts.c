@@ -208,6 +208,76 @@ void vg_facts_say_short(const struct vg_eng *e, const struct fit *f, uint32_t me
     }
 }
 
+/* ------------------------------------------------------------------ what can never be */
+
+static bool in_pools(const struct fit *f, const struct enode *n) {
+    for (uint32_t i = 0; i < f->n_pools; i++)
+        if (n->pools[f->pool[i] / 64] >> (f->pool[i] % 64) & 1)
+            return true;
+    return false;
+}
+
+/* Each amount by itself: the most that one node has when empty. False: none has its model and
+ * labels.
+ */
+static bool largest(const struct vg_eng *e, const struct fit *f, struct vg_res *ret) {
+    struct vg_res most = {0};
+    bool any = false;
+    for (size_t i = 0; i < e->n_nodes; i++) {
+        const struct enode *n = e->node[i];
+        if (!n || n->ghost || !in_pools(f, n) || !vg_fit_suits(f, n))
+            continue;
+        any = true;
+        most.gpus = VG_MAX(most.gpus, n->n_gpus);
+        most.cpu_milli = VG_MAX(most.cpu_milli, n->total.cpu_milli);
+        most.mem_bytes = VG_MAX(most.mem_bytes, n->total.mem_bytes);
+        for (uint32_t g = 0; g < n->n_gpus; g++)
+            most.gpu_mem_bytes = VG_MAX(most.gpu_mem_bytes, n->gpu[g].mem);
+    }
+    *ret = most;
+    return any;
+}
+
+/* Only what is short is named. */
+static bool short_at_all(const struct vg_res *r, const struct vg_res *most, char *need, char *have,
+                         size_t n) {
+    struct vg_res part = {0};
+    char a[32];
+    if (r->gpus > most->gpus || (r->gpu_milli && !most->gpus)) {
+        part.gpus = r->gpus;
+        part.gpu_milli = r->gpu_milli;
+        snprintf(have, n, "%u", most->gpus);
+    } else if ((r->gpus || r->gpu_milli) && r->gpu_mem_bytes > most->gpu_mem_bytes) {
+        snprintf(need, n, "a GPU with %s of memory", vg_format_size(r->gpu_mem_bytes, a, sizeof a));
+        vg_format_size(most->gpu_mem_bytes, have, n);
+        return true;
+    } else if (r->cpu_milli > most->cpu_milli) {
+        part.cpu_milli = r->cpu_milli;
+        say_milli(most->cpu_milli, have, n);
+    } else if (r->mem_bytes > most->mem_bytes) {
+        part.mem_bytes = r->mem_bytes;
+        vg_format_size(most->mem_bytes, have, n);
+    } else {
+        return false;
+    }
+    vg_facts_say_need(&part, need, n);
+    return true;
+}
+
+void vg_facts_say_too_big(const struct vg_eng *e, const struct fit *f, char *out, size_t n) {
+    struct vg_res most;
+    char need[64], have[64], pool[100];
+    snprintf(pool, sizeof pool, "'%.64s'%s", e->pool[f->pool[0]]->name,
+             f->n_pools > 1 ? " or the others it names" : "");
+    if (!largest(e, f, &most))
+        snprintf(out, n, "no node of pool %s has the GPU model or the labels that it asks for",
+                 pool);
+    else if (short_at_all(&f->res, &most, need, have, sizeof need))
+        snprintf(out, n, "no node of pool %s has %s (the largest has %s)", pool, need, have);
+    else
+        snprintf(out, n, "no node of pool %s has all that it asks for together", pool);
+}
+
 /* ------------------------------------------------------------------ limits */
 
 static int by_end(const void *a, const void *b) {

@@ -10,6 +10,9 @@ void vg_facts_say_holders(const struct vg_eng *e, const struct vg_eng_why *w, ch
 /* What is missing: "it needs 2 GPUs on one node and at most 1 is free". */
 void vg_facts_say_short(const struct vg_eng *e, const struct fit *f, uint32_t members, char *out,
                         size_t n);
+/* Why no node of its pools could ever hold it: "no node of pool 'a100' has 16 GPUs (the largest has
+   8)". */
+void vg_facts_say_too_big(const struct vg_eng *e, const struct fit *f, char *out, size_t n);
 /* "1 GPU", "0.25 of a GPU", "8 CPUs", "2.0 GiB of memory": the first that is asked for. */
 void vg_facts_say_need(const struct vg_res *r, char *out, size_t n);
 /* When the tenant will hold so much less that one more of these is within its limit, if nobody else

@@ -224,12 +224,14 @@ static uint32_t rank_in_pools(const struct fit *f, const struct enode *n) {
     return 0;
 }
 
+bool vg_fit_suits(const struct fit *f, const struct enode *n) {
+    return model_fits(f->model, n->model) &&
+           vg_labels_within(f->label, f->n_labels, n->label, n->n_labels);
+}
+
 static uint32_t rank_afresh(const struct fit *f, const struct enode *n) {
     uint32_t rank = n->ghost ? 0 : rank_in_pools(f, n);
-    return rank && model_fits(f->model, n->model) && size_fits(f, n) &&
-                   vg_labels_within(f->label, f->n_labels, n->label, n->n_labels)
-               ? rank
-               : 0;
+    return rank && size_fits(f, n) && vg_fit_suits(f, n) ? rank : 0;
 }
 
 /* What was found for a node holds for its class. Remembering is no change that anybody sees, so

@@ -1,6 +1,7 @@
 /* Tasks come: what they ask for is checked, and they wait; or they are found running. Pure. */
 #include "base/mem.h"
 #include "base/util.h"
+#include "sched/facts.h"
 #include "sched/lanes.h"
 
 static bool all_pools(const struct vg_eng *e, const struct vg_eng_req *r, struct vg_err *err) {
@@ -58,15 +59,9 @@ static uint64_t could_hold(const struct vg_eng *e, const struct fit *f, uint64_t
 }
 
 static int too_big(const struct vg_eng *e, const struct fit *f, struct vg_err *err) {
-    const struct vg_res *r = &f->res;
-    char mem[32];
-    return vg_err_set(err, VG_NO_CAPACITY,
-                      "no node of pool '%s'%s could hold it even when empty: it asks for %u GPUs "
-                      "(and %u thousandths of one)%s%s, %u thousandths of a CPU and %s of memory; "
-                      "ask for less or another pool",
-                      e->pool[f->pool[0]]->name, f->n_pools > 1 ? " or the others it names" : "",
-                      r->gpus, r->gpu_milli, f->model[0] ? " of model " : "", f->model,
-                      r->cpu_milli, vg_format_size(r->mem_bytes, mem, sizeof mem));
+    char why[300];
+    vg_facts_say_too_big(e, f, why, sizeof why);
+    return vg_err_set(err, VG_NO_CAPACITY, "%s; ask for less or another pool", why);
 }
 
 static int check_fit(const struct vg_eng *e, const struct fit *f, size_t members,

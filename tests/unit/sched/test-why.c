@@ -421,3 +421,66 @@ Test(eta, a_deep_queue_is_estimated_by_its_pace) {
     cr_expect_str_eq(w.basis, "the pace at which those before it are expected to start");
     vg_eng_free(e);
 }
+
+static void refuses(struct vg_eng *e, const struct vg_eng_req *r, const char *text) {
+    struct vg_err err = VG_ERR_INIT;
+    cr_expect_lt(vg_eng_check_fit(e, r, 1, &err), 0);
+    cr_expect_str_eq(err.msg, text);
+    cr_expect_eq(err.reason, VG_NO_CAPACITY);
+}
+
+Test(why, what_can_never_be_is_refused_with_what_is_short) {
+    struct vg_eng *e = make();
+    node(e, 1, "n1", 8, true);
+    struct vg_eng_req r = kit_req(1, 1, 16);
+    refuses(e, &r,
+            "no node of pool 'a100' has 16 GPUs (the largest has 8); ask for less or another pool");
+    r.res = (struct vg_res){.cpu_milli = 96500};
+    refuses(e, &r,
+            "no node of pool 'a100' has 96.5 CPUs (the largest has 64); ask for less or another "
+            "pool");
+    r.res = (struct vg_res){.mem_bytes = 1ULL << 40};
+    refuses(e, &r,
+            "no node of pool 'a100' has 1 TiB of memory (the largest has 512 GiB); ask for less or "
+            "another pool");
+    r.res = (struct vg_res){.gpu_milli = 500, .gpu_mem_bytes = 96ULL << 30};
+    refuses(e, &r,
+            "no node of pool 'a100' has a GPU with 96 GiB of memory (the largest has 80 GiB); ask "
+            "for less or another pool");
+    node(e, 2, "n2", 0, true);
+    struct vg_eng_node big = {.id = 3,
+                              .name = "n3",
+                              .total = {.cpu_milli = 256000, .mem_bytes = 1ULL << 30},
+                              .usable = true};
+    cr_assert_eq(vg_eng_set_node(e, &big), 0);
+    r.res = (struct vg_res){.gpus = 8, .cpu_milli = 128000};
+    refuses(e, &r,
+            "no node of pool 'a100' has all that it asks for together; ask for less or another "
+            "pool");
+    r.res = (struct vg_res){.gpus = 1};
+    r.model = "H100";
+    r.pool[1] = 2;
+    r.n_pools = 2;
+    refuses(e, &r,
+            "no node of pool 'a100' or the others it names has the GPU model or the labels that it "
+            "asks for; ask for less or another pool");
+    vg_eng_free(e);
+}
+
+Test(why, a_short_line_knows_of_tasks_that_came_a_moment_ago) {
+    struct vg_eng *e = make();
+    node(e, 1, "n1", 1, true);
+    for (uint64_t i = 1; i <= 4; i++) {
+        submit(e, i, 1, 1, 10 * MINUTE);
+        if (i == 1)
+            cr_assert_eq(kit_next(e), 1);
+        else
+            cr_assert_eq(kit_next(e), 0);
+        if (i == 2)
+            cr_expect_str_eq(brief(e, i), "you are next on a100, about 10 min");
+        if (i == 3)
+            cr_expect_str_eq(brief(e, i), "1 ahead of you on a100, about 20 min");
+    }
+    cr_expect_str_eq(brief(e, 4), "2 ahead of you on a100, about 30 min");
+    vg_eng_free(e);
+}
