@@ -75,6 +75,44 @@ Test(model_fault, rows_fail_cleanly) {
     vg_task_free(t);
 }
 
+/* A group with everything it may carry, and one of its members, there and back. */
+static void group_and_back(void *ctx, bool armed) {
+    struct vg_task *group = ctx, *back = NULL, *member = vg_task_new_member(group, 1),
+                   *again = NULL;
+    struct vg_task_pack pack = {0};
+    struct vg_task_row row;
+    (void)armed;
+    int r = vg_task_to_row(group, true, &pack, &row);
+    if (r == 0)
+        r = vg_task_from_row(&row, NULL, &back);
+    vg_task_pack_done(&pack);
+    if (r == 0 && member)
+        r = vg_task_to_row(member, true, &pack, &row);
+    if (r == 0 && member)
+        r = vg_task_from_row(&row, back, &again);
+    cr_assert(r == 0 || r == -ENOMEM);
+    cr_assert(r == 0 || !again);
+    if (r == 0)
+        cr_assert(back->n_after == 2 && vg_progress_total(back->progress) == 3);
+    vg_task_pack_done(&pack);
+    vg_task_free(back);
+    vg_task_free(member);
+    vg_task_free(again);
+}
+
+Test(model_fault, groups_fail_cleanly) {
+    Vg__Pb__TaskSpec *spec = malloc(sizeof *spec);
+    vg__pb__task_spec__init(spec);
+    struct vg_task *t = vg_task_new(1, "ann", "vision", spec, true, 1);
+    t->members = 3;
+    cr_assert_eq(vg_task_need_progress(t), 0);
+    t->progress->n[VG_TASK_BLOCKED] = 3;
+    cr_assert_eq(vg_task_add_after(t, 5, VG_AFTER_ANY), 0);
+    cr_assert_eq(vg_task_add_after(t, 6, VG_AFTER_SUCCESS), 0);
+    cr_assert_geq(fault_each(ENOMEM, "alloc", group_and_back, t), 8);
+    vg_task_free(t);
+}
+
 /* Nodes and tasks come and go; whatever fails, the invariants hold and a second try works. */
 /* Every event fails whole: the engine is as before, in order, and takes the event when it is told
    again. Decisions need no memory that may be missing. */
