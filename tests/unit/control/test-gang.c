@@ -2,6 +2,7 @@
 #include "base/cleanup.h"
 #include "base/util.h"
 #include "control/job.h"
+#include "control/nodes.h"
 #include "world.h"
 
 #include <signal.h>
@@ -242,6 +243,58 @@ Test(gang, a_node_that_leaves_before_the_beginning_takes_it_back) {
     for (uint32_t i = 0; i < N; i++)
         cr_assert_eq(vg_job_get(&w.c, vg_task_member_id(G1, i))->task->state, VG_TASK_QUEUED);
     cr_assert_not(side_has(&node[0], BODY(TASK_GO)));
+}
+
+/* A node comes back with the members that it prepared, and says again that they are ready. */
+static void come_back(struct side *s, const char *name, uint64_t id, const struct member *all) {
+    Vg__Pb__TaskReport report[N], *reports[N];
+    Vg__Pb__Start start = VG__PB__START__INIT;
+    size_t n = 0;
+    start.has_gated = start.gated = 1;
+    for (uint32_t i = 0; i < N; i++) {
+        if (all[i].at != s)
+            continue;
+        vg__pb__task_report__init(&report[n]);
+        report[n].has_task_id = report[n].has_attempt = report[n].has_state = 1;
+        report[n].task_id = vg_task_member_id(G1, i);
+        report[n].attempt = all[i].attempt;
+        report[n].state = VG__PB__TASK_REPORT__STATE__STARTING;
+        report[n].start = &start;
+        reports[n] = &report[n];
+        n++;
+    }
+    play_agent(&w, s, name, id, reports, n);
+}
+
+Test(gang, a_restart_of_the_control_plane_between_ready_and_go_forgets_nothing) {
+    struct member all[N];
+    uint64_t ids[2] = {0};
+    submit();
+    expect_starts(all, N);
+    vg_map_for_each (s, &w.c.nodes) {
+        const struct vg_nodelink *a = s->value;
+        ids[strcmp(a->node->name, "n2") == 0] = a->node->id;
+    }
+    for (uint32_t i = 0; i < N - 1; i++)
+        say_ready(&all[i], i);
+    sync_all();
+    side_close(&w, &client);
+    world_stop(&w);
+    side_close(&w, &node[0]);
+    side_close(&w, &node[1]);
+    world_start(&w);
+    side_open(&w, &client);
+    come_back(&node[0], "n1", ids[0], all);
+    come_back(&node[1], "n2", ids[1], all);
+    for (uint32_t i = 0; i < N; i++)
+        say_ready(&all[i], i);
+    for (uint32_t i = 0; i < N; i++)
+        expect_go(&all[i]);
+    for (uint32_t i = 0; i < N; i++) {
+        play_started(all[i].at, vg_task_member_id(G1, i), all[i].attempt);
+        end(&all[i], i, 0);
+    }
+    cr_assert_eq(wait_group(), 0);
 }
 
 /* ------------------------------------------------------------------ losses */
