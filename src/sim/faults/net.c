@@ -545,6 +545,9 @@ void vg_w_net_finish(struct vg_w_proc *p) {
 }
 
 void vg_w_net_reset(void) {
+    for (size_t i = 0; i < vg_w->n_heap; i++)
+        if (vg_w->heap[i].fn == dialled)
+            free(vg_w->heap[i].a);
     vg_list_for_each_safe (it, &vg_w->links) {
         struct vg_w_link *l = vg_list_entry(it, struct vg_w_link, all);
         l->events = 0;
