@@ -241,6 +241,7 @@ struct vg_eng {
     size_t columns_cap;
     struct column **wanted; /* scratch of vg_shapes_best: room for one a shape */
     size_t wanted_cap;
+    uint64_t picks;       /* counts searches */
     uint64_t order_epoch; /* counts whatever may change whose turn it is */
     uint32_t last_no;
     uint64_t starts;           /* counts */

@@ -20,10 +20,6 @@ static int cmp_tasks(const struct tree_item *x, const struct tree_item *y) {
     return a->id < b->id ? -1 : a->id > b->id;
 }
 
-struct etask *vg_lane_first(const struct bough *lane) {
-    return task_of(tree_first(&lane->tasks));
-}
-
 /* --- columns --- */
 
 static struct column *column_of(struct vg_list *i) {
@@ -186,12 +182,16 @@ void vg_lane_add(struct vg_eng *e, struct bough *lane, struct etask *t) {
     t->lane = lane;
     t->in_lane.rank_bits = tree_mix(t->id);
     tree_insert(&lane->tasks, &t->in_lane);
+    if (!lane->first || cmp_tasks(&t->in_lane, &lane->first->in_lane) < 0)
+        lane->first = t;
     refresh(e, lane);
 }
 
 void vg_lane_remove(struct vg_eng *e, struct etask *t) {
     struct bough *lane = t->lane;
     tree_remove(&lane->tasks, &t->in_lane);
+    if (lane->first == t)
+        lane->first = task_of(tree_first(&lane->tasks));
     t->lane = NULL;
     if (!lane->tasks.root) {
         vg_list_remove(&lane->on_column);

@@ -17,6 +17,7 @@ struct column {
     int64_t level;
     uint32_t no; /* in vg_eng.column, and of its bit */
     uint32_t n_boughs, n_lanes;
+    uint64_t asked;          /* pick.c: the search that asked for it last */
     struct vg_list on_shape; /* in shape.columns: largest level first */
     struct vg_list lanes;    /* bough.on_column: those with tasks of their own */
 };
@@ -27,11 +28,12 @@ struct bough {
     struct bough *parent;     /* NULL: the root's */
     struct vg_list on_tenant; /* in etenant.boughs */
     struct vg_list on_column, on_capped;
-    struct tree tasks; /* of etask.in_lane: its own */
-    uint32_t kids;     /* boughs right below it */
-    uint32_t live;     /* of these, whose bit is set */
-    bool set;          /* its tenant's bit: somebody waits here who is not at a limit */
-    bool capped;       /* its tenant is at its limit */
+    struct tree tasks;   /* of etask.in_lane: its own */
+    struct etask *first; /* of them; NULL: none */
+    uint32_t kids;       /* boughs right below it */
+    uint32_t live;       /* of these, whose bit is set */
+    bool set;            /* its tenant's bit: somebody waits here who is not at a limit */
+    bool capped;         /* its tenant is at its limit */
 };
 
 /* The lane of a tenant in a shape at a level; made with all that is above it. NULL: no memory. */
@@ -41,7 +43,9 @@ void vg_lane_add(struct vg_eng *e, struct bough *lane, struct etask *t);
 void vg_lane_remove(struct vg_eng *e, struct etask *t);
 void vg_lane_prune(struct vg_eng *e, struct bough *b); /* frees it and those above if empty */
 bool vg_lane_is_live(const struct bough *lane);        /* nobody from it upwards is capped */
-struct etask *vg_lane_first(const struct bough *lane);
+static inline struct etask *vg_lane_first(const struct bough *lane) {
+    return lane->first;
+}
 /* The tenant is at its limit for this shape: nobody below it counts until vg_bough_uncap(). */
 void vg_tenant_cap(struct vg_eng *e, struct etenant *t, const struct shape *s);
 void vg_bough_uncap(struct vg_eng *e, struct bough *b);

@@ -6,12 +6,8 @@
 
 #define FEW 8 /* lanes to compare rather than to walk */
 
-static struct etask *task_of(const struct tree_item *i) {
-    return vg_container_of(i, struct etask, in_lane);
-}
-
 static bool first_before(const struct bough *a, const struct bough *b) {
-    const struct etask *x = task_of(tree_first(&a->tasks)), *y = task_of(tree_first(&b->tasks));
+    const struct etask *x = a->first, *y = b->first;
     return x->order != y->order ? x->order < y->order : x->id < y->id;
 }
 
@@ -89,12 +85,15 @@ struct search {
     size_t n;
     struct sum sum;            /* of the columns */
     struct vg_eng_amount need; /* the least of those that lead with it */
+    uint64_t no;               /* of the search: column.asked */
 };
 
 static struct search begin(const struct vg_eng *e, struct column *const *col, size_t n) {
-    struct search s = {e, col, n, {{0}}, VG_ENG_NO_LIMIT};
+    struct vg_eng *counter = (struct vg_eng *)e; /* of searches: not part of what it knows */
+    struct search s = {e, col, n, {{0}}, VG_ENG_NO_LIMIT, ++counter->picks};
     for (size_t i = 0; i < n; i++) {
         struct vg_eng_amount a = vg_fit_amount(col[i]->shape->fit, col[i]->shape->members);
+        col[i]->asked = s.no;
         s.sum.w[col[i]->no / 64 % VG_SUM_WORDS] |= 1ULL << (col[i]->no % 64);
         if (a.gpu_milli)
             s.need.gpu_milli = VG_MIN(s.need.gpu_milli, a.gpu_milli);
@@ -140,17 +139,28 @@ static bool has_some(const struct search *s, const struct etenant *t, const stru
     return false;
 }
 
-/* The first of its own tasks. */
+static void better_of(struct bough **best, struct bough *b) {
+    if (b->first && (!*best || first_before(b, *best)))
+        *best = b;
+}
+
+/* The first of its own tasks: through its boughs, or through the columns, whichever are fewer. */
 static struct bough *own_lane(const struct search *s, const struct etenant *t,
                               const struct within *w) {
     struct bough *best = NULL;
-    for (size_t i = 0; t->own_lanes && i < s->n; i++) {
-        if (!counts(s, t, s->col[i], w))
-            continue;
-        struct bough *b = vg_map_get_u64(&s->e->boughs, (uint64_t)t->no << 32 | s->col[i]->no);
-        if (b->tasks.root && (!best || first_before(b, best)))
-            best = b;
+    if (!t->own_lanes)
+        return NULL;
+    if (vg_list_empty(&t->children) && t->own_lanes < s->n) {
+        vg_list_for_each (i, &t->boughs) {
+            struct bough *b = vg_list_entry(i, struct bough, on_tenant);
+            if (b->column->asked == s->no && counts(s, t, b->column, w))
+                better_of(&best, b);
+        }
+        return best;
     }
+    for (size_t i = 0; i < s->n; i++)
+        if (counts(s, t, s->col[i], w))
+            better_of(&best, vg_map_get_u64(&s->e->boughs, (uint64_t)t->no << 32 | s->col[i]->no));
     return best;
 }
 
