@@ -19,6 +19,7 @@
 #include "control/users.h"
 #include "model/session.h"
 
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,6 +28,7 @@
 #define STOP_MS 1000 /* how long peers may take to read our last words */
 #define PRUNE_USEC (600 * VG_USEC)
 #define PRUNE_BATCH 500
+#define TRIM_JOBS 10000
 #define SAVE_USEC (300 * VG_USEC)
 
 /* ------------------------------------------------------------------ start */
@@ -114,6 +116,16 @@ static void prune(struct vg_control *c) {
     vg_history_prune(c, now - keep, PRUNE_BATCH);
 }
 
+/* A hundred thousand tasks have come and gone: what they took goes back to the machine. */
+static void give_memory_back(struct vg_control *c) {
+    size_t jobs = vg_map_len(&c->jobs);
+    c->most_jobs = VG_MAX(c->most_jobs, jobs);
+    if (c->most_jobs < TRIM_JOBS || jobs > c->most_jobs / 2)
+        return;
+    malloc_trim(0);
+    c->most_jobs = jobs;
+}
+
 static void on_housekeeping(uv_timer_t *t) {
     struct vg_control *c = t->data;
     struct vg_err err = VG_ERR_INIT;
@@ -121,6 +133,7 @@ static void on_housekeeping(uv_timer_t *t) {
     vg_nodelinks_tick(c);
     vg_peers_tick(c);
     vg_schedules_tick(c);
+    give_memory_back(c);
     vg_policy_windows(c);
     vg_place_tick(c);
     if (!vg_list_empty(&c->dirty))

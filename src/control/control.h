@@ -64,6 +64,7 @@ struct vg_control {
     uint64_t told_usec;  /* boot clock: those who wait were told anew */
     uint64_t saved_usec; /* boot clock: the scheduler's memory went to the store */
     uint64_t wire_msgs;
+    size_t most_jobs; /* since memory was last given back */
     uint32_t running; /* jobs starting or running */
     bool settled; /* every node that may hold tasks of an earlier life has reported or is over */
     uint32_t log_round;   /* of this life: names what it asks keepers to send again; above 1 */

@@ -1,0 +1,102 @@
+/* A task for people: what lists, answers and watchers are sent of it. */
+#include "base/util.h"
+#include "control/job.h"
+#include "control/nodes.h"
+#include "control/place.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void info_of_progress(const struct vg_progress *p, Vg__Pb__Progress *ret) {
+    vg__pb__progress__init(ret);
+    ret->has_total = ret->has_blocked = ret->has_queued = ret->has_running = ret->has_succeeded =
+        ret->has_failed = ret->has_cancelled = 1;
+    ret->total = vg_progress_total(p);
+    ret->blocked = p->n[VG_TASK_BLOCKED];
+    ret->queued = p->n[VG_TASK_QUEUED];
+    ret->running = p->n[VG_TASK_STARTING] + p->n[VG_TASK_RUNNING];
+    ret->succeeded = p->n[VG_TASK_SUCCEEDED];
+    ret->failed = p->n[VG_TASK_FAILED];
+    ret->cancelled = p->n[VG_TASK_CANCELLED];
+}
+
+static void info_of_waits(const struct vg_task *t, struct vg_task_info *ret) {
+    size_t n = VG_MIN(t->n_after, (uint32_t)VG_INFO_AFTER);
+    for (size_t i = 0; i < n; i++) {
+        snprintf(ret->after[i], sizeof ret->after[i], "%s %016llx", vg_after_name(t->after[i].when),
+                 (unsigned long long)t->after[i].id);
+        ret->after_list[i] = ret->after[i];
+    }
+    ret->pb.n_after = n;
+    ret->pb.after = ret->after_list;
+}
+
+/* Fields that most tasks do not have are left out. */
+static void info_of_batch(const struct vg_task *t, struct vg_task_info *ret) {
+    Vg__Pb__TaskInfo *pb = &ret->pb;
+    const Vg__Pb__TaskSpec *s = t->spec;
+    if (t->progress && vg_progress_total(t->progress)) {
+        info_of_progress(t->progress, &ret->progress);
+        pb->progress = &ret->progress;
+    }
+    info_of_waits(t, ret);
+    pb->has_group = pb->has_index = pb->has_of = t->group != 0;
+    pb->group = t->group;
+    pb->index = t->index;
+    pb->of = t->of;
+    pb->has_members = t->members != 0;
+    pb->members = t->members;
+    pb->has_priority = s->has_priority;
+    pb->priority = s->priority;
+    pb->has_gang = s->gang;
+    pb->gang = s->gang;
+    pb->has_retries_left = s->retries != 0;
+    pb->retries_left = t->retries_left;
+    pb->has_preempted = t->preempted != 0;
+    pb->preempted = t->preempted;
+    pb->key = t->group ? NULL : s->key;
+    pb->has_due_usec = t->due_usec != 0 && t->state == VG_TASK_QUEUED;
+    pb->due_usec = t->due_usec;
+    pb->has_schedule = s->has_made_by;
+    pb->schedule = s->made_by;
+}
+
+void vg_task_info(struct vg_control *c, const struct vg_task *t, struct vg_task_info *ret) {
+    Vg__Pb__TaskInfo *pb = &ret->pb;
+    const Vg__Pb__TaskSpec *s = t->spec;
+    vg__pb__task_info__init(pb);
+    ret->want = vg_res_to_pb(t->grant);
+    snprintf(ret->node, sizeof ret->node, "%s", vg_nodelink_name(c, t->last_node));
+    pb->has_id = pb->has_attempt = pb->has_status = pb->has_created_usec = pb->has_started_usec =
+        pb->has_ended_usec = pb->has_parent = pb->has_out_bytes = pb->has_interactive =
+            pb->has_cpu_usec = pb->has_mem_peak_bytes = pb->has_time_limit_usec = 1;
+    pb->id = t->id;
+    pb->name = s->name;
+    pb->state = (char *)vg_task_state_name(t->state);
+    pb->user = t->user;
+    pb->team = t->team;
+    pb->pool = (char *)vg_task_pool(t);
+    pb->node = ret->node;
+    pb->attempt = t->attempt.number;
+    pb->n_argv = s->n_argv;
+    pb->argv = s->argv;
+    pb->has_cwd = s->has_cwd;
+    pb->cwd = s->cwd;
+    pb->status = t->status;
+    pb->has_status = vg_task_is_ended(t);
+    pb->reason = t->reason_text;
+    pb->created_usec = t->created_usec;
+    pb->started_usec = t->started_usec;
+    pb->ended_usec = t->ended_usec;
+    pb->want = &ret->want;
+    pb->n_label = s->n_label;
+    pb->label = s->label;
+    pb->session = s->session;
+    pb->parent = s->parent;
+    pb->out_bytes = t->out_bytes;
+    pb->interactive = s->interactive;
+    pb->cpu_usec = t->cpu_usec;
+    pb->mem_peak_bytes = t->mem_peak_bytes;
+    pb->time_limit_usec = s->time_limit_usec;
+    info_of_batch(t, ret);
+}
