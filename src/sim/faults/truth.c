@@ -297,6 +297,7 @@ static void check_ledger(const struct vg_w_task *t) {
     for (int i = VG_MAX(t->n_attempts - 1, 0); i < t->n_attempts; i++) {
         struct bill b = {.a = &t->attempt[i]};
         if (!b.a->completed || b.a->keeper_lost ||
+            vg_w->node[b.a->node].losses != b.a->node_losses || /* perhaps it was given up */
             vg_store_load_attempts(vg_w->control->store, t->id, take_row, &b) < 0)
             continue;
         if (b.rows != 1 || b.from_usec != b.a->started_wall_usec ||
