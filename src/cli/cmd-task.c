@@ -56,6 +56,7 @@ static int collect(struct list *list, Vg__Pb__TaskQuery *q, uint64_t limit, stru
         memcpy(before, list->next, sizeof(before));
         q->before = before;
     } while (r >= 0 && list->next[0] && list->n < limit);
+    q->before = NULL;
     vg_client_close(c);
     return r;
 }

@@ -8,6 +8,7 @@
 #include "base/util.h"
 #include "net/tio.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>

@@ -250,7 +250,7 @@ int vg_spec_sweep(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s)
         if (strlen(s->sweep[i]->name) == len && memcmp(s->sweep[i]->name, arg, len) == 0)
             return vg_opt_bad(st, "'%.*s' is swept over twice: give all its values at once",
                               (int)VG_MIN(len, (size_t)SHOWN), arg);
-    Vg__Pb__Sweep **grown = vg_realloc(s->sweep, (s->n_sweep + 1) * sizeof(*grown));
+    Vg__Pb__Sweep **grown = vg_realloc(s->sweep, (s->n_sweep + 1) * sizeof(Vg__Pb__Sweep *));
     Vg__Pb__Sweep *w = grown ? vg_alloc(sizeof(*w)) : NULL;
     if (grown)
         s->sweep = grown;
@@ -279,7 +279,8 @@ int vg_spec_after(struct vg_opt_state *st, const char *arg, Vg__Pb__Dependency__
         if (s->n_after == VG_AFTER_MAX)
             return vg_opt_bad(st, "a task can wait for at most %d others: wait for a group instead",
                               VG_AFTER_MAX);
-        Vg__Pb__Dependency **grown = vg_realloc(s->after, (s->n_after + 1) * sizeof(*grown));
+        Vg__Pb__Dependency **grown =
+            vg_realloc(s->after, (s->n_after + 1) * sizeof(Vg__Pb__Dependency *));
         Vg__Pb__Dependency *d = grown ? vg_alloc(sizeof(*d)) : NULL;
         if (grown)
             s->after = grown;
