@@ -91,7 +91,10 @@ static void print_waits(const struct vg_report *r, size_t first, const struct vg
         seconds(&c, x->wait_p50_s);
         seconds(&c, x->wait_p95_s);
         seconds(&c, x->wait_max_s);
-        cell(&c, "%s, %u GPUs", w->tenant[x->longest_tenant].name, x->longest_units);
+        if (x->longest_units)
+            cell(&c, "%s, %u GPUs", w->tenant[x->longest_tenant].name, x->longest_units);
+        else
+            cell(&c, "-");
         cell(&c, "%.2f", x->slowdown_mean);
         cell(&c, "%.2f", x->slowdown_p95);
         cell(&c, "%" PRIu64, x->stops);
@@ -196,11 +199,12 @@ void vg_report_print_json(const struct vg_report *r, size_t at, const struct vg_
                   x->slowdown_p95, "jain", x->jain, "service_worst", x->service_worst,
                   "service_worst_tenant", w->tenant[x->worst_tenant].name, "utilisation",
                   x->utilisation, "makespan_s", x->makespan_s, "lost_gpu_s", x->lost_s);
-    json_t *l = json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:f}", "wait_max_tenant",
-                          w->tenant[x->longest_tenant].name, "wait_max_gpus",
-                          (json_int_t)x->longest_units, "starts", (json_int_t)x->starts, "stops",
-                          (json_int_t)x->stops, "decisions", (json_int_t)x->decisions,
-                          "decide_seconds", x->policy_cpu_s, "cpu_seconds", x->total_cpu_s);
+    json_t *l =
+        json_pack("{s:s?, s:I, s:I, s:I, s:I, s:f, s:f}", "wait_max_tenant",
+                  x->longest_units ? w->tenant[x->longest_tenant].name : NULL, "wait_max_gpus",
+                  (json_int_t)x->longest_units, "starts", (json_int_t)x->starts, "stops",
+                  (json_int_t)x->stops, "decisions", (json_int_t)x->decisions, "decide_seconds",
+                  x->policy_cpu_s, "cpu_seconds", x->total_cpu_s);
     if (j && k && l) {
         json_object_update(j, k);
         json_object_update(j, l);
