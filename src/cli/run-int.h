@@ -35,6 +35,7 @@ struct run_chan {
     bool shut;   /* nothing more can be sent */
     bool eof;    /* nothing more will come; what is buffered still counts */
     bool broken; /* over */
+    size_t seen; /* of a duct: bytes that the last look left there */
     struct vg_buf in, out;
     const uint8_t *ring; /* the keeper's, mapped; NULL: output comes in frames */
     size_t ring_size;

@@ -515,7 +515,7 @@ static bool small_frame(struct run *r, struct run_chan *c, unsigned kind, const 
 static void chan_parse(struct run *r, struct run_chan *c) {
     const uint8_t *p;
     size_t have;
-    while (!r->exited && !c->broken && (have = chan_have(c, &p)) >= VG_TIO_HEADER) {
+    while (!r->exited && !c->broken && (c->seen = have = chan_have(c, &p)) >= VG_TIO_HEADER) {
         size_t len = vg_get32(p);
         unsigned kind = vg_get32(p + 4);
         if (len > VG_TIO_MAX + 64) {
@@ -536,9 +536,8 @@ static void chan_parse(struct run *r, struct run_chan *c) {
 
 static void chan_ready(struct run *r, struct run_chan *c) {
     if (c->duct) {
-        const uint8_t *rest;
         chan_parse(r, c);
-        c->eof = c->duct && vg_duct_ended(c->duct, chan_have(c, &rest));
+        c->eof = c->duct && vg_duct_ended(c->duct, c->seen);
         return;
     }
     uint8_t *p = vg_buf_reserve(&c->in, c->welcomed ? CHAN_READ : 4096);
@@ -772,7 +771,8 @@ static bool chan_wait(struct run *r, struct run_chan *c, struct polls *ps, int *
     size_t have = chan_have(c, &rest);
     short in = blocked && have > CHAN_IN_MAX ? 0 : POLLIN;
     *ret_at = add(ps, c->fd, (short)((full && !c->duct ? POLLOUT : 0) | in));
-    return c->duct && vg_duct_arm(c->duct, have, full);
+    /* Not `have`: what came since the last look was not looked at. */
+    return c->duct && vg_duct_arm(c->duct, c->seen, full);
 }
 
 /* One turn. Returns -errno with err when the cloud refused. */
@@ -857,7 +857,8 @@ static void say_goodbye(struct run *r) {
     struct run_chan *c = &r->chan[0];
     for (int i = 0; i < 10 && chan_flush(r, c); i++) {
         struct pollfd pf = {.fd = c->fd, .events = c->duct ? POLLIN : POLLOUT};
-        if (!c->duct || !vg_duct_arm(c->duct, 0, true))
+        const uint8_t *rest;
+        if (!c->duct || !vg_duct_arm(c->duct, chan_have(c, &rest), true))
             poll(&pf, 1, 100);
     }
     if (c->duct)
