@@ -201,8 +201,9 @@ static void signal_members(struct vg_job *group, uint32_t sig, uint64_t grace_us
     if (!group->head)
         return;
     vg_list_for_each (it, &group->head->under) {
-        const struct vg_task *t = vg_list_entry(it, struct vg_job, sibling)->task;
-        if (t->attempt.node)
+        const struct vg_job *member = vg_list_entry(it, struct vg_job, sibling);
+        const struct vg_task *t = member->task;
+        if (t->attempt.node && member->sent)
             vg_nodelink_kill(group->ctl, t->attempt.node, t->id, t->attempt.number, sig, grace_usec,
                              NULL);
     }
@@ -230,7 +231,7 @@ static int signal_job(struct vg_call *call, struct vg_job *j, struct vg_err *err
         signal_members(j, m->signal, m->grace_usec);
         return 0;
     }
-    if (!t->attempt.node)
+    if (!t->attempt.node || !j->sent)
         return vg_err_set(err, VG_CONFLICT,
                           "task %016llx waits in the queue: 'virga task cancel' takes it out",
                           (unsigned long long)t->id);

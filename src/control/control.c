@@ -265,6 +265,7 @@ void vg_control_stop(struct vg_control *c, const char *why) {
         vg_persist_flush(c);
         vg_store_flush(c->store);
     }
+    vg_timer_stop(&c->wake); /* the store's last answers may have begun something */
     c->stopping = true;
     uv_close((uv_handle_t *)&c->housekeeping, NULL);
     uv_close((uv_handle_t *)&c->write_behind, NULL);

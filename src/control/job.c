@@ -465,7 +465,11 @@ void vg_job_cancel(struct vg_job *j, uint64_t grace_usec, const char *why) {
         vg_job_changed(j);
         return;
     }
-    if (t->state == VG_TASK_QUEUED || t->state == VG_TASK_BLOCKED || vg_task_is_group(t)) {
+    /* A node that has not heard of it must not be asked to end it: it would say that it has no such
+       task, and then be told to start it. */
+    bool unsent = t->state == VG_TASK_STARTING && !j->sent;
+    if (t->state == VG_TASK_QUEUED || t->state == VG_TASK_BLOCKED || vg_task_is_group(t) ||
+        unsent) {
         vg_job_end(j, vg_reason_exit(VG_CONFLICT), VG_CONFLICT, text);
         return;
     }
