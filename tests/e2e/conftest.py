@@ -1,12 +1,17 @@
 """Fixtures of the end-to-end suites. `cloud` is fresh for every module, comes up with `virga up` and goes
 down with `virga down`, after which nothing of it may be left on the machine."""
 import os
+import signal
 import sys
 
 import pytest
 
 sys.path.insert(0, os.path.dirname(__file__))
 from virga import BIN, Cloud  # noqa: E402
+
+# A run that was begun in the background may have been told to ignore these, and all it starts with it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items):
