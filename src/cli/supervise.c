@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #define DELAY_FIRST_MS 20
+#define KNOWN_MAX_MS 5000
 #define DELAY_MAX_MS 5000
 #define LIVES_LONG_USEC (10 * VG_USEC)
 #define LOG_ROTATE_BYTES (16 << 20)
@@ -166,9 +167,28 @@ static void reap(struct sup *s) {
                 ended(s, &s->procs[i], exit_status(status));
 }
 
+/* A program that was started a moment ago and has not taken its lock yet would be taken for gone,
+   and stay: it is waited for until it is known, or over. */
+static void wait_until_known(const struct sup *s) {
+    for (unsigned i = 0; i < VG_COUNT(s->procs); i++) {
+        const struct proc *p = &s->procs[i];
+        for (unsigned waited = 0; p->pid && p->ours && waited < KNOWN_MAX_MS; waited += 5) {
+            siginfo_t over = {0};
+            int fd = vg_part_open(s->up->home, p->part, NULL);
+            if (fd >= 0)
+                close(fd);
+            if (fd >= 0 || waitid(P_PID, (id_t)p->pid, &over, WEXITED | WNOHANG | WNOWAIT) < 0 ||
+                over.si_pid)
+                break;
+            poll(NULL, 0, 5);
+        }
+    }
+}
+
 static int stop(struct sup *s, bool keep_tasks) {
     struct vg_err err = VG_ERR_INIT;
     vg_info("stopping%s", keep_tasks ? ", tasks stay" : "");
+    wait_until_known(s);
     int r = vg_cloud_stop(s->up->home, keep_tasks, &err);
     if (r < 0)
         vg_error("%s", err.msg);
