@@ -119,6 +119,7 @@ struct listing {
     size_t n_owned;
     struct page page;
     uint64_t before_usec, before_id;
+    uint64_t twice; /* counted in memory, although the store has the end already */
 };
 
 static bool newer(const struct vg_task *a, uint64_t usec, uint64_t id) {
@@ -205,11 +206,17 @@ static int add_stored(struct listing *l) {
        does, so they are looked through here. */
     if (l->query.of)
         f.search = NULL;
-    uint64_t memory = l->page.offered, stored = 0;
+    uint64_t memory = l->page.offered - l->twice, stored = 0;
     int r = vg_store_query_tasks(l->ctl->store, &f, add_row, l);
     if (r >= 0 && !f.search && !f.n_labels && vg_store_count_tasks(l->ctl->store, &f, &stored) >= 0)
         l->page.offered = VG_MAX(l->page.offered, memory + stored);
     return r;
+}
+
+/* Between the commit of its end and our hearing of it a task is in both places; one whose children
+   still count stays in both. */
+static bool is_stored_too(const struct listing *l, const struct vg_task *t) {
+    return vg_task_is_ended(t) && vg_store_has_end(l->ctl->store, t->id) > 0;
 }
 
 static int collect(struct listing *l, struct vg_err *err) {
@@ -227,6 +234,7 @@ static int collect(struct listing *l, struct vg_err *err) {
         const struct vg_task *t = ((struct vg_job *)s->value)->task;
         if (!vg_query_wants(&l->query, t))
             continue;
+        l->twice += is_stored_too(l, t);
         if (l->before_usec && newer(t, l->before_usec, l->before_id))
             l->page.offered++; /* counts, but was shown */
         else
@@ -280,8 +288,11 @@ void vg_api_task_list(struct vg_call *call) {
     l.page.task = vg_alloc(l.page.want * sizeof *l.page.task);
     int r = l.owned && l.page.task ? vg_query_init(&l.query, call->ctl, call->user, q, &err)
                                    : vg_err_sys(&err, ENOMEM, "cannot list tasks");
-    if (r >= 0)
+    if (r >= 0) {
+        vg_store_hold_still(call->ctl->store);
         r = collect(&l, &err);
+        vg_store_move_on(call->ctl->store);
+    }
     if (r < 0)
         vg_peer_fail(call->peer, call->req, &err);
     else

@@ -172,6 +172,27 @@ int vg_store_count_tasks(struct vg_store *s, const struct vg_task_filter *f, uin
     return r;
 }
 
+int vg_store_has_end(struct vg_store *s, uint64_t id) {
+    char hex[VG_ID_LEN + 1];
+    uint64_t n = 0;
+    sqlite3_stmt *q;
+    int r = store_prepare(s, "SELECT count(*) FROM tasks WHERE id=? AND ended=1", &q);
+    if (r < 0)
+        return r;
+    vg_id_format(id, hex);
+    sqlite3_bind_text(q, 1, hex, -1, SQLITE_STATIC);
+    r = store_each(q, row_count, &n);
+    return r < 0 ? r : n > 0;
+}
+
+void vg_store_hold_still(struct vg_store *s) {
+    sqlite3_exec(s->reader, "BEGIN", NULL, NULL, NULL);
+}
+
+void vg_store_move_on(struct vg_store *s) {
+    sqlite3_exec(s->reader, "COMMIT", NULL, NULL, NULL);
+}
+
 static int select_where(struct vg_store *s, const char *tail, sqlite3_stmt **ret) {
     char sql[1024];
     int n = snprintf(sql, sizeof sql, "%s%s", select_tasks, tail);

@@ -187,6 +187,11 @@ int vg_store_query_tasks(struct vg_store *s, const struct vg_task_filter *f, vg_
 int vg_store_count_tasks(struct vg_store *s, const struct vg_task_filter *f, uint64_t *ret);
 /* By id. -ENOENT when there is none. */
 int vg_store_get_task(struct vg_store *s, uint64_t id, vg_task_row_cb *cb, void *arg);
+/* 1 when the task's end is stored, 0 when it is not, or an error. */
+int vg_store_has_end(struct vg_store *s, uint64_t id);
+/* What is read between these two is of one moment. Without effect where that cannot be had. */
+void vg_store_hold_still(struct vg_store *s);
+void vg_store_move_on(struct vg_store *s);
 /* By unique prefix of the id (1 to 16 hex digits) of `user`'s tasks (NULL: everybody's). 0 and the
    id; -ENOENT; -EBUSY when several match. */
 int vg_store_find_prefix(struct vg_store *s, const char *prefix, const char *user,
