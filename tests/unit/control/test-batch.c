@@ -423,6 +423,9 @@ Test(batch, children_are_folded_under_their_parent_and_cancelled_with_it) {
     cr_assert_str_eq(m.env->task->state, "succeeded");
     cr_assert_eq(m.env->task->progress->running, 1);
     msg_done(&m);
+    m = list(NULL);
+    cr_assert_eq(m.env->tasks->total, 1, "its end is stored and it is in memory: counted once");
+    msg_done(&m);
     cancel(T1);
     m = side_expect(&w, &agent, BODY(KILL));
     cr_assert_eq(m.env->kill->task_id, T2);
