@@ -1,0 +1,46 @@
+#pragma once
+/* The file service on the person's machine: `virga mirror`. One libuv loop; files are read, hashed
+   and packed on libuv's worker threads. */
+#include "base/err.h"
+#include "mirror/stamp.h"
+
+#include <uv.h>
+
+struct vg_mirror;
+struct vg_mirror_conf {
+    const char *root;  /* "/"; tests serve another folder as the machine's root */
+    const char *home;  /* the user's */
+    const char *state; /* ~/.local/state/virga: machine id, traces, memo of hashes, applied ops */
+    int level;         /* zstd: -1 by the speed of the link, 0 never, 1 … */
+};
+int vg_mirror_new(uv_loop_t *loop, const struct vg_mirror_conf *conf, struct vg_mirror **ret,
+                  struct vg_err *err);
+void vg_mirror_free(struct vg_mirror *m);
+const uint8_t *vg_mirror_machine(const struct vg_mirror *m); /* VG_MID bytes */
+
+/* What vrun says of one run. */
+struct vg_mirror_run {
+    uint64_t task;
+    char *const *argv;
+    const char *cwd;
+    const char *path_env;        /* $PATH, to find the program */
+    const char *const *writable; /* besides the project; absolute */
+    size_t n_writable;
+    const char *const *allow;
+    size_t n_allow;
+    bool strict, sync;
+};
+/* Which folders will be written back (the project first); the caller puts them into the task's
+   MirrorSpec. Strings live as long as the run. Then the link's first flight is ready. */
+struct vg_mirror_task;
+int vg_mirror_begin(struct vg_mirror *m, const struct vg_mirror_run *run,
+                    struct vg_mirror_task **ret, struct vg_err *err);
+size_t vg_mirror_views(const struct vg_mirror_task *t, const char *const **ret);
+/* A connected socket (or one end of a pair) that carries the link. Takes it. May be called again
+   for the same task when a link broke. */
+int vg_mirror_link(struct vg_mirror_task *t, int fd);
+void vg_mirror_end(struct vg_mirror_task *t);
+/* No task, no link, no unanswered op. */
+bool vg_mirror_idle(const struct vg_mirror *m);
+/* `virga mirror explain PATH`: a text of several lines. */
+int vg_mirror_explain(struct vg_mirror *m, const char *path, char **ret, struct vg_err *err);

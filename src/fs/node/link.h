@@ -1,0 +1,51 @@
+#pragma once
+/* The node's side of the links to one machine (client): sends what views ask for, hands what comes
+   to them. One receiving thread; sends from any thread. Knows nothing of files.
+   A machine lives while a task of it lives and for the daemon's idle time after. */
+#include "base/err.h"
+#include "mirror/dirrec.h"
+#include "mirror/mwire.h"
+
+struct vg_machine; /* a client's machine as this node knows it; has an env view, project views */
+
+struct vg_link_ops { /* on the receiving thread; must not block for long */
+    void (*hello)(void *user, const Vg__Mr__Hello *m, bool same_epoch);
+    void (*run)(void *user, const Vg__Mr__Run *m);
+    void (*inval)(void *user, const Vg__Mr__Inval *m);
+    /* A whole record; rec stays valid during the call. req 0: pushed. */
+    void (*dir)(void *user, uint64_t req, const struct vg_dirrec *rec);
+    void (*data)(void *user, uint64_t req, uint64_t object, uint64_t offset, uint64_t size,
+                 const void *data, size_t n);
+    void (*fail)(void *user, const Vg__Mr__Fail *m);
+    void (*ack)(void *user, const Vg__Mr__Ack *m);
+    void (*note)(void *user, const Vg__Mr__Note *m);
+    /* All links are gone (up = false) or one is there again. On up, requests that have not been
+       answered were sent again already; the op log is sent from next_op by `resend`. */
+    void (*state)(void *user, bool up);
+    void (*resend)(void *user);
+};
+
+struct vg_links;
+int vg_links_new(const struct vg_link_ops *ops, void *user, const uint8_t daemon[VG_MID],
+                 const char *node, struct vg_links **ret);
+void vg_links_free(struct vg_links *l);
+/* Takes the socket. */
+int vg_links_add(struct vg_links *l, int fd, uint64_t task);
+bool vg_links_up(struct vg_links *l);
+/* Demands: returns the request's number; asked again on another link when one breaks, until
+   answered by dir/data/fail. Never fails: without a link it waits for one. Equal demands that are
+   under way are asked once. */
+uint64_t vg_links_get_dir(struct vg_links *l, uint64_t object);
+uint64_t vg_links_get_data(struct vg_links *l, uint64_t object, uint64_t off, uint64_t len,
+                           unsigned urgency);
+uint64_t vg_links_get_xattrs(struct vg_links *l, uint64_t object);
+/* Fire and forget; 0, or -ENOTCONN when there is no link (ops are then sent by `resend`). */
+int vg_links_send(struct vg_links *l, const Vg__Mr__Msg *m);
+int vg_links_write(struct vg_links *l, uint64_t op, uint64_t object, uint64_t offset,
+                   const void *data, size_t n);
+/* Bytes waiting to go out: writers slow down above a few MiB. */
+size_t vg_links_backlog(struct vg_links *l);
+struct vg_links_stat {
+    uint64_t demands, demand_bytes, pushed, pushed_bytes, sent_bytes, received_bytes, breaks;
+};
+void vg_links_stats(struct vg_links *l, struct vg_links_stat *ret);

@@ -1,0 +1,49 @@
+#pragma once
+/* Frames of a link between a file service and a node's file daemon: docs/mirror.md. Pure: bytes in,
+   frames out; bytes of a frame. */
+#include "base/buf.h"
+#include "mirror/stamp.h"
+#include "proto/mirror.pb-c.h"
+
+#define VG_MW_HEADER 8
+#define VG_MW_MAX (1u << 20)      /* payload of a frame */
+#define VG_MW_DIR_MAX (64u << 20) /* a folder's record, put together */
+
+enum vg_mw_kind { VG_MW_MSG = 1, VG_MW_DIR = 2, VG_MW_DATA = 3, VG_MW_WRITE = 4 };
+enum { VG_MW_MORE = 1, VG_MW_ZSTD = 2 };
+
+struct vg_mw_frame {
+    enum vg_mw_kind kind;
+    uint8_t flags;
+    /* MSG */
+    Vg__Mr__Msg *msg; /* owned by the frame: vg_mw_frame_done */
+    /* DIR, DATA: req, object; DIR: seq; DATA: offset, size; WRITE: op, object, offset */
+    uint64_t req, object, seq, offset, size, op;
+    /* DIR: a piece of the record; DATA, WRITE: the bytes. Unpacked; valid until the next call. */
+    const uint8_t *data;
+    size_t len;
+};
+
+/* Takes frames out of a stream of bytes. */
+struct vg_mw_in {
+    struct vg_buf buf;
+    struct vg_buf unpacked;
+};
+int vg_mw_feed(struct vg_mw_in *in, const void *data, size_t n);
+/* 1 and a frame, 0 when more bytes are needed, -EBADMSG (the link must be dropped), -ENOMEM. */
+int vg_mw_next(struct vg_mw_in *in, struct vg_mw_frame *ret);
+void vg_mw_frame_done(struct vg_mw_frame *f);
+void vg_mw_in_done(struct vg_mw_in *in);
+
+/* Append a whole frame. `level`: 0 plain, else zstd of that level where it saves at least 5 %. */
+int vg_mw_msg(struct vg_buf *out, const Vg__Mr__Msg *m);
+/* Cuts the record into as many frames as it takes. */
+int vg_mw_dir(struct vg_buf *out, uint64_t req, uint64_t object, uint64_t seq, const void *rec,
+              size_t len, int level);
+int vg_mw_data(struct vg_buf *out, uint64_t req, uint64_t object, uint64_t offset, uint64_t size,
+               const void *data, size_t len, int level);
+int vg_mw_write(struct vg_buf *out, uint64_t op, uint64_t object, uint64_t offset, const void *data,
+                size_t len, int level);
+
+void vg_mw_stat_to(Vg__Mr__Stat *out, const struct vg_mstat *st); /* inits *out */
+void vg_mw_stat_from(struct vg_mstat *out, const Vg__Mr__Stat *st);
