@@ -42,3 +42,5 @@ void vg_leaf_hash(const void *data, size_t n, uint8_t out[VG_HASH]);
 void vg_file_id(uint64_t size, const uint8_t *leaf_hashes, uint64_t n, uint8_t out[VG_HASH]);
 /* The name of an object in a tenant's cache: HMAC-SHA-256(key, what). Hex, 64 digits and NUL. */
 void vg_cache_name(const uint8_t key[VG_HASH], const uint8_t what[VG_HASH], char out[65]);
+/* 2n lower-case digits and NUL. */
+void vg_hex(const uint8_t *p, size_t n, char *out);
