@@ -64,7 +64,15 @@ bool vg_proj_dir(struct vg_proj *p, uint64_t req, const struct vg_dirrec *rec);
 bool vg_proj_data(struct vg_proj *p, uint64_t object, uint64_t off, uint64_t size, const void *data,
                   size_t n);
 bool vg_proj_fail(struct vg_proj *p, const Vg__Mr__Fail *m);
-bool vg_proj_inval(struct vg_proj *p, uint64_t folder);
-void vg_proj_new_epoch(struct vg_proj *p, uint64_t root_object);
+bool vg_proj_inval(struct vg_proj *p, uint64_t folder); /* 0: every folder of the view */
+void vg_proj_new_epoch(struct vg_proj *p, uint32_t view, uint64_t root_object);
+/* A task that uses it is about to begin. Waits until what was said to be outdated is known again and
+   the kernel has been told: not on the links' receiving thread. Conflicts are named after the last
+   task. -ETIMEDOUT when the client does not answer. */
+int vg_proj_begin(struct vg_proj *p, uint64_t task, bool sync);
+/* No task uses it now: from here on what tasks changed shows the inode numbers and change times
+   that the client gave it. (They stay as they are under a running program: tar, find and SQLite
+   take another number for another file.) */
+void vg_proj_settle(struct vg_proj *p);
 /* Puts everything dirty into the log (open files too); the barrier comes after it. */
 int vg_proj_flush(struct vg_proj *p);
