@@ -19,22 +19,28 @@ struct vg_link_ops { /* on the receiving thread; must not block for long */
     void (*fail)(void *user, const Vg__Mr__Fail *m);
     void (*ack)(void *user, const Vg__Mr__Ack *m);
     void (*note)(void *user, const Vg__Mr__Note *m);
-    /* All links are gone (up = false) or one is there again. On up, requests that have not been
-       answered were sent again already; the op log is sent from next_op by `resend`. */
+    /* All links are gone (up = false) or one is there again (Hello has come). On up, requests that
+       have not been answered were sent again already. */
     void (*state)(void *user, bool up);
+    /* Another link than before carries the operations now: they are sent again from next_op. */
     void (*resend)(void *user);
+    uint64_t (*next_op)(void *user); /* the oldest that is not acknowledged, for our Hello */
 };
+/* `user` calls may be made from inside all of these, vg_links_free excepted. Any may be NULL. */
 
 struct vg_links;
 int vg_links_new(const struct vg_link_ops *ops, void *user, const uint8_t daemon[VG_MID],
                  const char *node, struct vg_links **ret);
 void vg_links_free(struct vg_links *l);
-/* Takes the socket. */
+/* Takes the socket, also when it fails. */
 int vg_links_add(struct vg_links *l, int fd, uint64_t task);
 bool vg_links_up(struct vg_links *l);
+/* The machine's name for people, from its Hello ("" before). */
+void vg_links_host(struct vg_links *l, char *out, size_t n);
 /* Demands: returns the request's number; asked again on another link when one breaks, until
    answered by dir/data/fail. Never fails: without a link it waits for one. Equal demands that are
-   under way are asked once. */
+   under way are asked once. When the service is another one (hello, same_epoch false) all of
+   them are forgotten: its objects have other numbers. */
 uint64_t vg_links_get_dir(struct vg_links *l, uint64_t object);
 uint64_t vg_links_get_data(struct vg_links *l, uint64_t object, uint64_t off, uint64_t len,
                            unsigned urgency);
@@ -46,6 +52,10 @@ int vg_links_write(struct vg_links *l, uint64_t op, uint64_t object, uint64_t of
 /* Bytes waiting to go out: writers slow down above a few MiB. */
 size_t vg_links_backlog(struct vg_links *l);
 struct vg_links_stat {
-    uint64_t demands, demand_bytes, pushed, pushed_bytes, sent_bytes, received_bytes, breaks;
+    uint64_t demands;              /* Gets that a program waited for: at most as many round trips */
+    uint64_t ahead;                /* Gets that nobody waited for yet */
+    uint64_t demand_bytes;         /* of content and records that came for either */
+    uint64_t pushed, pushed_bytes; /* records and leaves that came unasked */
+    uint64_t sent_bytes, received_bytes, links, breaks;
 };
 void vg_links_stats(struct vg_links *l, struct vg_links_stat *ret);

@@ -1,0 +1,227 @@
+/* Demands and everything else that goes out. Always true: a demand is in `by_req` and in its
+   object's bucket until it is answered; `on` is a ready link or NULL. */
+#include "base/cleanup.h"
+#include "base/mem.h"
+#include "fs/node/link-int.h"
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+static void want_output(struct vg_links *l, struct link *k, bool want) {
+    if (k->waiting == want)
+        return;
+    struct epoll_event ev = {.events = EPOLLIN | (want ? EPOLLOUT : 0), .data.ptr = k};
+    epoll_ctl(l->epfd, EPOLL_CTL_MOD, k->fd, &ev);
+    k->waiting = want;
+}
+
+void vg_link_break(struct link *k) {
+    k->broken = true;
+    vg_buf_clear(&k->out);
+    shutdown(k->fd, SHUT_RDWR);
+}
+
+void vg_link_flush(struct vg_links *l, struct link *k) {
+    while (!k->broken && vg_buf_len(&k->out)) {
+        ssize_t n =
+            send(k->fd, vg_buf_data(&k->out), vg_buf_len(&k->out), MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && errno == EAGAIN)
+            break;
+        if (n < 0) {
+            vg_link_break(k);
+            break;
+        }
+        l->stat.sent_bytes += (uint64_t)n;
+        vg_buf_consume(&k->out, (size_t)n);
+    }
+    if (vg_buf_len(&k->out) > (size_t)LINK_OUT_MAX << 20)
+        vg_link_break(k);
+    want_output(l, k, vg_buf_len(&k->out) > 0);
+}
+
+/* The one with the least to do. */
+struct link *vg_link_pick(struct vg_links *l) {
+    struct link *best = NULL;
+    vg_list_for_each (it, &l->links) {
+        struct link *k = vg_list_entry(it, struct link, link);
+        if (k->ready && !k->broken && (!best || vg_buf_len(&k->out) < vg_buf_len(&best->out)))
+            best = k;
+    }
+    return best;
+}
+
+static void put_msg(struct vg_links *l, struct link *k, const Vg__Mr__Msg *m) {
+    if (vg_mw_msg(&k->out, m) < 0)
+        vg_link_break(k); /* no memory for it: what was lost is asked again on another link */
+    else
+        vg_link_flush(l, k);
+}
+
+static void ask_on(struct vg_links *l, struct ask *a, struct link *k) {
+    Vg__Mr__Range range = VG__MR__RANGE__INIT;
+    Vg__Mr__Range *ranges[] = {&range};
+    Vg__Mr__Get get = VG__MR__GET__INIT;
+    Vg__Mr__Msg msg = VG__MR__MSG__INIT;
+    a->on = k;
+    a->got = 0;
+    if (!k)
+        return;
+    get.has_req = get.has_object = true;
+    get.req = a->req;
+    get.object = a->object;
+    get.has_urgency = a->urgency > 0;
+    get.urgency = a->urgency;
+    get.has_xattrs = get.xattrs = a->kind == ASK_XATTRS;
+    if (a->kind == ASK_DATA) {
+        range.has_offset = range.has_length = true;
+        range.offset = a->off;
+        range.length = a->len;
+        get.n_range = 1;
+        get.range = ranges;
+    }
+    msg.body_case = VG__MR__MSG__BODY_GET;
+    msg.get = &get;
+    put_msg(l, k, &msg);
+}
+
+static struct vg_list *bucket(struct vg_links *l, uint64_t object) {
+    return &l->asks[(object ^ object >> 8) % LINK_BUCKETS];
+}
+
+/* One that is under way and will bring all of it no later. */
+static struct ask *find_same(struct vg_links *l, enum ask_kind kind, uint64_t object, uint64_t off,
+                             uint64_t len, unsigned urgency) {
+    vg_list_for_each (it, bucket(l, object)) {
+        struct ask *a = vg_list_entry(it, struct ask, link);
+        if (a->object == object && a->kind == kind && a->urgency <= urgency && a->off <= off &&
+            a->off + a->len >= off + len)
+            return a;
+    }
+    return NULL;
+}
+
+static uint64_t ask(struct vg_links *l, enum ask_kind kind, uint64_t object, uint64_t off,
+                    uint64_t len, unsigned urgency) {
+    pthread_mutex_lock(&l->lock);
+    struct ask *a = find_same(l, kind, object, off, len, urgency);
+    uint64_t req = a ? a->req : 0;
+    if (!a && (a = vg_alloc(sizeof(*a)))) {
+        *a = (struct ask){.req = ++l->next_req,
+                          .object = object,
+                          .off = off,
+                          .len = len,
+                          .kind = kind,
+                          .urgency = urgency};
+        if (vg_map_put_u64(&l->by_req, a->req, a) < 0) {
+            free(a);
+        } else {
+            req = a->req;
+            vg_list_push_back(bucket(l, object), &a->link);
+            if (urgency)
+                l->stat.ahead++;
+            else
+                l->stat.demands++;
+            ask_on(l, a, vg_link_pick(l));
+        }
+    }
+    pthread_mutex_unlock(&l->lock);
+    return req;
+}
+
+uint64_t vg_links_get_dir(struct vg_links *l, uint64_t object) {
+    return ask(l, ASK_DIR, object, 0, 0, 0);
+}
+
+uint64_t vg_links_get_data(struct vg_links *l, uint64_t object, uint64_t off, uint64_t len,
+                           unsigned urgency) {
+    return ask(l, ASK_DATA, object, off, len, urgency);
+}
+
+uint64_t vg_links_get_xattrs(struct vg_links *l, uint64_t object) {
+    return ask(l, ASK_XATTRS, object, 0, 0, 0);
+}
+
+static void forget(struct vg_links *l, struct ask *a) {
+    vg_map_del_u64(&l->by_req, a->req);
+    vg_list_remove(&a->link);
+    free(a);
+}
+
+void vg_ask_all_again(struct vg_links *l, const struct link *broken) {
+    for (size_t i = 0; i < LINK_BUCKETS; i++)
+        vg_list_for_each (it, &l->asks[i]) {
+            struct ask *a = vg_list_entry(it, struct ask, link);
+            if (a->on == broken)
+                ask_on(l, a, vg_link_pick(l));
+        }
+}
+
+void vg_ask_forget_all(struct vg_links *l) {
+    for (size_t i = 0; i < LINK_BUCKETS; i++)
+        vg_list_for_each_safe (it, &l->asks[i])
+            forget(l, vg_list_entry(it, struct ask, link));
+}
+
+void vg_ask_answered(struct vg_links *l, const struct vg_mw_frame *f, uint64_t req, bool whole) {
+    pthread_mutex_lock(&l->lock);
+    struct ask *a = req ? vg_map_get_u64(&l->by_req, req) : NULL;
+    if (!whole) { /* content: a demand is answered by several frames */
+        uint64_t end = a ? VG_MIN(a->off + a->len, f->size) : 0;
+        if (a) {
+            uint64_t from = VG_MAX(a->off, f->offset), to = VG_MIN(end, f->offset + f->len);
+            a->got += to > from ? to - from : 0;
+        }
+        whole = a && (a->off >= end || a->got >= end - a->off);
+    }
+    if (a && whole)
+        forget(l, a);
+    uint64_t *count = req ? &l->stat.demand_bytes : &l->stat.pushed_bytes;
+    *count += f->len;
+    l->stat.pushed += !req && f->kind != VG_MW_MSG;
+    pthread_mutex_unlock(&l->lock);
+}
+
+/* Operations must stay in order, so they all take one link; so does what else is sent. */
+static struct link *ops_link(struct vg_links *l) {
+    return l->ops_on && l->ops_on->ready && !l->ops_on->broken ? l->ops_on : NULL;
+}
+
+int vg_links_send(struct vg_links *l, const Vg__Mr__Msg *m) {
+    pthread_mutex_lock(&l->lock);
+    struct link *k = ops_link(l);
+    if (k)
+        put_msg(l, k, m);
+    pthread_mutex_unlock(&l->lock);
+    return k ? 0 : -ENOTCONN;
+}
+
+int vg_links_write(struct vg_links *l, uint64_t op, uint64_t object, uint64_t offset,
+                   const void *data, size_t n) {
+    pthread_mutex_lock(&l->lock);
+    struct link *k = ops_link(l);
+    if (k) {
+        if (vg_mw_write(&k->out, op, object, offset, data, n, 1) < 0)
+            vg_link_break(k);
+        else
+            vg_link_flush(l, k);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return k ? 0 : -ENOTCONN;
+}
+
+size_t vg_links_backlog(struct vg_links *l) {
+    pthread_mutex_lock(&l->lock);
+    struct link *k = ops_link(l);
+    size_t n = k ? vg_buf_len(&k->out) : 0;
+    pthread_mutex_unlock(&l->lock);
+    return n;
+}
+
+void vg_links_stats(struct vg_links *l, struct vg_links_stat *ret) {
+    pthread_mutex_lock(&l->lock);
+    *ret = l->stat;
+    pthread_mutex_unlock(&l->lock);
+}
