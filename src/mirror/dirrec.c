@@ -25,25 +25,25 @@ static void put_stat(uint8_t *p, const struct vg_mstat *s) {
                            (uint64_t)s->atime};
     const uint32_t w[4] = {s->mode, s->nlink, s->uid, s->gid};
     for (size_t i = 0; i < 8; i++)
-        vg_put64(p + 8 * i, v[i]);
+        vg_le_put64(p + 8 * i, v[i]);
     for (size_t i = 0; i < 4; i++)
-        vg_put32(p + 64 + 4 * i, w[i]);
+        vg_le_put32(p + 64 + 4 * i, w[i]);
 }
 
 static void get_stat(const uint8_t *p, struct vg_mstat *s) {
     *s = (struct vg_mstat){
-        .dev = vg_get64(p),
-        .ino = vg_get64(p + 8),
-        .rdev = vg_get64(p + 16),
-        .size = vg_get64(p + 24),
-        .blocks = vg_get64(p + 32),
-        .mtime = (int64_t)vg_get64(p + 40),
-        .ctime = (int64_t)vg_get64(p + 48),
-        .atime = (int64_t)vg_get64(p + 56),
-        .mode = vg_get32(p + 64),
-        .nlink = vg_get32(p + 68),
-        .uid = vg_get32(p + 72),
-        .gid = vg_get32(p + 76),
+        .dev = vg_le_get64(p),
+        .ino = vg_le_get64(p + 8),
+        .rdev = vg_le_get64(p + 16),
+        .size = vg_le_get64(p + 24),
+        .blocks = vg_le_get64(p + 32),
+        .mtime = (int64_t)vg_le_get64(p + 40),
+        .ctime = (int64_t)vg_le_get64(p + 48),
+        .atime = (int64_t)vg_le_get64(p + 56),
+        .mode = vg_le_get32(p + 64),
+        .nlink = vg_le_get32(p + 68),
+        .uid = vg_le_get32(p + 72),
+        .gid = vg_le_get32(p + 76),
     };
 }
 
@@ -53,10 +53,10 @@ int vg_dirrec_begin(struct vg_buf *b, uint64_t object, uint64_t seq, const struc
     uint8_t *p = vg_buf_reserve(b, HEAD_BYTES);
     if (!p)
         return -ENOMEM;
-    vg_put32(p, MAGIC);
-    vg_put32(p + 4, 0);
-    vg_put64(p + 8, object);
-    vg_put64(p + 16, seq);
+    vg_le_put32(p, MAGIC);
+    vg_le_put32(p + 4, 0);
+    vg_le_put64(p + 8, object);
+    vg_le_put64(p + 16, seq);
     put_stat(p + 24, st);
     vg_buf_commit(b, HEAD_BYTES);
     return 0;
@@ -90,12 +90,12 @@ int vg_dirrec_add(struct vg_buf *b, const struct vg_dirent *e) {
     uint8_t *p = vg_buf_reserve(b, n);
     if (!p)
         return -ENOMEM;
-    vg_put16(p, (uint16_t)n);
+    vg_le_put16(p, (uint16_t)n);
     p[2] = c.flags;
     p[3] = 0;
-    vg_put16(p + 4, c.name_len);
-    vg_put16(p + 6, c.target_len);
-    vg_put64(p + 8, c.object);
+    vg_le_put16(p + 4, c.name_len);
+    vg_le_put16(p + 6, c.target_len);
+    vg_le_put64(p + 8, c.object);
     put_stat(p + 16, &c.st);
     p += ENTRY_BYTES;
     if (c.id) {
@@ -107,7 +107,7 @@ int vg_dirrec_add(struct vg_buf *b, const struct vg_dirent *e) {
         memcpy(p + c.name_len, c.target, c.target_len);
     vg_buf_commit(b, n);
     uint8_t *count = vg_buf_data(b) + 4;
-    vg_put32(count, vg_get32(count) + 1);
+    vg_le_put32(count, vg_le_get32(count) + 1);
     return 0;
 }
 
@@ -120,11 +120,11 @@ int vg_dirrec_end(struct vg_buf *b) {
 static size_t read_entry(const uint8_t *p, size_t left, struct vg_dirent *e) {
     if (left < ENTRY_BYTES)
         return 0;
-    size_t n = vg_get16(p);
+    size_t n = vg_le_get16(p);
     *e = (struct vg_dirent){.flags = p[2],
-                            .name_len = vg_get16(p + 4),
-                            .target_len = vg_get16(p + 6),
-                            .object = vg_get64(p + 8)};
+                            .name_len = vg_le_get16(p + 4),
+                            .target_len = vg_le_get16(p + 6),
+                            .object = vg_le_get64(p + 8)};
     size_t id = e->flags & VG_DE_ID ? VG_HASH : 0;
     if (n > left || p[3] != 0 || n != ENTRY_BYTES + id + e->name_len + e->target_len)
         return 0;
@@ -142,7 +142,7 @@ static int compare(const char *a, size_t an, const char *b, size_t bn) {
 
 int vg_dirrec_open(struct vg_dirrec *r, const void *rec, size_t len) {
     const uint8_t *p = rec;
-    if (len < HEAD_BYTES || len > VG_DIRREC_MAX || vg_get32(p) != MAGIC)
+    if (len < HEAD_BYTES || len > VG_DIRREC_MAX || vg_le_get32(p) != MAGIC)
         return -EBADMSG;
     uint32_t n = 0;
     struct vg_dirent prev = {0};
@@ -156,10 +156,10 @@ int vg_dirrec_open(struct vg_dirrec *r, const void *rec, size_t len) {
         prev = e;
         at += took;
     }
-    if (n != vg_get32(p + 4))
+    if (n != vg_le_get32(p + 4))
         return -EBADMSG;
     *r = (struct vg_dirrec){
-        .base = p, .len = len, .object = vg_get64(p + 8), .seq = vg_get64(p + 16), .n = n};
+        .base = p, .len = len, .object = vg_le_get64(p + 8), .seq = vg_le_get64(p + 16), .n = n};
     get_stat(p + 24, &r->st);
     return S_ISDIR(r->st.mode) ? 0 : -EBADMSG;
 }

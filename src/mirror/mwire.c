@@ -68,26 +68,26 @@ static int payload(struct vg_mw_in *in, struct vg_mw_frame *f, const uint8_t *p,
 static int next_dir(struct vg_mw_in *in, struct vg_mw_frame *f, const uint8_t *p, size_t n) {
     if (n < DIR_HEAD)
         return -EBADMSG;
-    f->req = vg_get64(p);
-    f->object = vg_get64(p + 8);
-    f->seq = vg_get64(p + 16);
+    f->req = vg_le_get64(p);
+    f->object = vg_le_get64(p + 8);
+    f->seq = vg_le_get64(p + 16);
     int r = payload(in, f, p + DIR_HEAD, n - DIR_HEAD, VG_MW_MAX);
     return r < 0 ? r : 1;
 }
 
 /* Exactly one leaf, or what is left of the file. */
 static int next_data(struct vg_mw_in *in, struct vg_mw_frame *f, const uint8_t *p, size_t n) {
-    if (n < DATA_HEAD || vg_get32(p + 36) != 0)
+    if (n < DATA_HEAD || vg_le_get32(p + 36) != 0)
         return -EBADMSG;
-    f->req = vg_get64(p);
-    f->object = vg_get64(p + 8);
-    f->offset = vg_get64(p + 16);
-    f->size = vg_get64(p + 24);
+    f->req = vg_le_get64(p);
+    f->object = vg_le_get64(p + 8);
+    f->offset = vg_le_get64(p + 16);
+    f->size = vg_le_get64(p + 24);
     if (f->size > INT64_MAX || f->offset % VG_LEAF || f->offset > f->size ||
         (f->offset == f->size && f->size != 0))
         return -EBADMSG;
     uint64_t want = f->size - f->offset < VG_LEAF ? f->size - f->offset : VG_LEAF;
-    if (vg_get32(p + 32) != want)
+    if (vg_le_get32(p + 32) != want)
         return -EBADMSG;
     int r = payload(in, f, p + DATA_HEAD, n - DATA_HEAD, VG_LEAF);
     return r < 0 ? r : f->len == want ? 1 : -EBADMSG;
@@ -96,9 +96,9 @@ static int next_data(struct vg_mw_in *in, struct vg_mw_frame *f, const uint8_t *
 static int next_write(struct vg_mw_in *in, struct vg_mw_frame *f, const uint8_t *p, size_t n) {
     if (n < WRITE_HEAD)
         return -EBADMSG;
-    f->op = vg_get64(p);
-    f->object = vg_get64(p + 8);
-    f->offset = vg_get64(p + 16);
+    f->op = vg_le_get64(p);
+    f->object = vg_le_get64(p + 8);
+    f->offset = vg_le_get64(p + 16);
     int r = payload(in, f, p + WRITE_HEAD, n - WRITE_HEAD, VG_MW_MAX);
     if (r < 0)
         return r;
@@ -110,10 +110,10 @@ int vg_mw_next(struct vg_mw_in *in, struct vg_mw_frame *ret) {
     if (vg_buf_len(&in->buf) < VG_MW_HEADER)
         return 0;
     const uint8_t *p = vg_buf_data(&in->buf);
-    uint32_t n = vg_get32(p);
+    uint32_t n = vg_le_get32(p);
     ret->kind = p[4];
     ret->flags = p[5];
-    if (n > VG_MW_MAX || vg_get16(p + 6) != 0 || (ret->flags & ~(VG_MW_MORE | VG_MW_ZSTD)) ||
+    if (n > VG_MW_MAX || vg_le_get16(p + 6) != 0 || (ret->flags & ~(VG_MW_MORE | VG_MW_ZSTD)) ||
         ((ret->flags & VG_MW_MORE) && ret->kind != VG_MW_DIR) ||
         (ret->flags && ret->kind == VG_MW_MSG))
         return -EBADMSG;
@@ -155,10 +155,10 @@ void vg_mw_in_done(struct vg_mw_in *in) {
 }
 
 static void put_head(uint8_t *p, enum vg_mw_kind kind, int flags, size_t n) {
-    vg_put32(p, (uint32_t)n);
+    vg_le_put32(p, (uint32_t)n);
     p[4] = (uint8_t)kind;
     p[5] = (uint8_t)flags;
-    vg_put16(p + 6, 0);
+    vg_le_put16(p + 6, 0);
 }
 
 int vg_mw_msg(struct vg_buf *out, const Vg__Mr__Msg *m) {
@@ -201,9 +201,9 @@ int vg_mw_dir(struct vg_buf *out, uint64_t req, uint64_t object, uint64_t seq, c
     if (len > VG_MW_DIR_MAX)
         return -EMSGSIZE;
     uint8_t head[DIR_HEAD];
-    vg_put64(head, req);
-    vg_put64(head + 8, object);
-    vg_put64(head + 16, seq);
+    vg_le_put64(head, req);
+    vg_le_put64(head + 8, object);
+    vg_le_put64(head + 16, seq);
     for (size_t at = 0;;) {
         size_t n = len - at < PIECE ? len - at : PIECE;
         int r = put_frame(out, VG_MW_DIR, at + n < len ? VG_MW_MORE : 0, head, DIR_HEAD,
@@ -220,14 +220,14 @@ int vg_mw_data(struct vg_buf *out, uint64_t req, uint64_t object, uint64_t offse
         (len % VG_LEAF && offset + len != size))
         return -EINVAL;
     uint8_t head[DATA_HEAD];
-    vg_put64(head, req);
-    vg_put64(head + 8, object);
-    vg_put64(head + 24, size);
-    vg_put32(head + 36, 0);
+    vg_le_put64(head, req);
+    vg_le_put64(head + 8, object);
+    vg_le_put64(head + 24, size);
+    vg_le_put32(head + 36, 0);
     for (size_t at = 0;;) {
         size_t n = len - at < VG_LEAF ? len - at : VG_LEAF;
-        vg_put64(head + 16, offset + at);
-        vg_put32(head + 32, (uint32_t)n);
+        vg_le_put64(head + 16, offset + at);
+        vg_le_put32(head + 32, (uint32_t)n);
         int r =
             put_frame(out, VG_MW_DATA, 0, head, DATA_HEAD, (const uint8_t *)data + at, n, level);
         at += n;
@@ -241,9 +241,9 @@ int vg_mw_write(struct vg_buf *out, uint64_t op, uint64_t object, uint64_t offse
     if (len > VG_MW_WRITE_MAX)
         return -EMSGSIZE;
     uint8_t head[WRITE_HEAD];
-    vg_put64(head, op);
-    vg_put64(head + 8, object);
-    vg_put64(head + 16, offset);
+    vg_le_put64(head, op);
+    vg_le_put64(head + 8, object);
+    vg_le_put64(head + 16, offset);
     return put_frame(out, VG_MW_WRITE, 0, head, WRITE_HEAD, data, len, level);
 }
 

@@ -39,17 +39,17 @@ void vg_leaf_hash(const void *data, size_t n, uint8_t out[VG_HASH]) {
 void vg_stamp(const uint8_t machine[VG_MID], const struct vg_mstat *st, uint8_t out[VG_HASH]) {
     uint8_t b[VG_MID + 40];
     memcpy(b, machine, VG_MID);
-    vg_put64(b + VG_MID, st->dev);
-    vg_put64(b + VG_MID + 8, st->ino);
-    vg_put64(b + VG_MID + 16, st->size);
-    vg_put64(b + VG_MID + 24, (uint64_t)st->mtime);
-    vg_put64(b + VG_MID + 32, (uint64_t)st->ctime);
+    vg_le_put64(b + VG_MID, st->dev);
+    vg_le_put64(b + VG_MID + 8, st->ino);
+    vg_le_put64(b + VG_MID + 16, st->size);
+    vg_le_put64(b + VG_MID + 24, (uint64_t)st->mtime);
+    vg_le_put64(b + VG_MID + 32, (uint64_t)st->ctime);
     vg_leaf_hash(b, sizeof(b), out);
 }
 
 void vg_file_id(uint64_t size, const uint8_t *leaf_hashes, uint64_t n, uint8_t out[VG_HASH]) {
     uint8_t head[8];
-    vg_put64(head, size);
+    vg_le_put64(head, size);
     EVP_MD_CTX *c = EVP_MD_CTX_new();
     if (!c || EVP_DigestInit_ex(c, EVP_sha256(), NULL) != 1 ||
         EVP_DigestUpdate(c, head, sizeof(head)) != 1 ||

@@ -136,17 +136,17 @@ Test(mwire, lies_are_refused) {
         cr_assert_eq(one(p, n), -EBADMSG, #at #put); \
         memcpy(p + (at), was, 8);                    \
     } while (0)
-    LIE(0, vg_put32, VG_MW_MAX + 1);
-    LIE(4, vg_put16, 9);                  /* kind */
-    LIE(4, vg_put16, VG_MW_DATA | 0x100); /* MORE is for folders */
-    LIE(4, vg_put16, VG_MW_DATA | 0x200); /* not a zstd frame */
-    LIE(6, vg_put16, 1);
-    LIE(8 + 16, vg_put64, VG_LEAF + 1);  /* offset is no leaf's */
-    LIE(8 + 16, vg_put64, 2 * VG_LEAF);  /* behind the end */
-    LIE(8 + 24, vg_put64, VG_LEAF + 11); /* not all of the leaf */
-    LIE(8 + 24, vg_put64, UINT64_MAX);
-    LIE(8 + 32, vg_put32, 9);
-    LIE(8 + 36, vg_put32, 1);
+    LIE(0, vg_le_put32, VG_MW_MAX + 1);
+    LIE(4, vg_le_put16, 9);                  /* kind */
+    LIE(4, vg_le_put16, VG_MW_DATA | 0x100); /* MORE is for folders */
+    LIE(4, vg_le_put16, VG_MW_DATA | 0x200); /* not a zstd frame */
+    LIE(6, vg_le_put16, 1);
+    LIE(8 + 16, vg_le_put64, VG_LEAF + 1);  /* offset is no leaf's */
+    LIE(8 + 16, vg_le_put64, 2 * VG_LEAF);  /* behind the end */
+    LIE(8 + 24, vg_le_put64, VG_LEAF + 11); /* not all of the leaf */
+    LIE(8 + 24, vg_le_put64, UINT64_MAX);
+    LIE(8 + 32, vg_le_put32, 9);
+    LIE(8 + 36, vg_le_put32, 1);
     vg_buf_done(&out);
 }
 
@@ -156,10 +156,10 @@ Test(mwire, a_packed_frame_cannot_claim_more_than_its_limit) {
     uint8_t *big = calloc(1, 2u << 20);
     cr_assert_eq(vg_mw_dir(&out, 1, 2, 3, big, VG_MW_MAX - 64, 1), 0);
     cr_assert_eq(one(vg_buf_data(&out), vg_buf_len(&out)), 1);
-    vg_put64(vg_buf_data(&out), vg_get64(vg_buf_data(&out))); /* untouched: still good */
+    vg_le_put64(vg_buf_data(&out), vg_le_get64(vg_buf_data(&out))); /* untouched: still good */
     uint8_t *z = vg_buf_data(&out) + VG_MW_HEADER + 24;
     cr_assert_eq(z[4] & 0xc0, 0x80, "a 4 byte content size is what this test changes");
-    vg_put32(z + ((z[4] & 0x20) ? 5 : 6), 2u << 20);
+    vg_le_put32(z + ((z[4] & 0x20) ? 5 : 6), 2u << 20);
     cr_assert_eq(one(vg_buf_data(&out), vg_buf_len(&out)), -EBADMSG);
     free(big);
     vg_buf_done(&out);
