@@ -54,7 +54,8 @@ static int fill(struct vg_conf *c) {
         c->pool = p;
         *p = (struct vg_pool_conf){.name = vg_strdup("default"),
                                    .description = vg_strdup("every node, nothing reserved"),
-                                   .max_priority = VG_PRIORITY_MAX};
+                                   .max_priority = VG_PRIORITY_MAX,
+                                   .mirror = true};
         c->n_pools = 1;
         if (!p->name || !p->description)
             return -ENOMEM;
@@ -198,6 +199,7 @@ void vg_conf_done(struct vg_conf *c) {
     free(c->default_pool);
     vg_strings_done(&c->access.groups);
     vg_strings_done(&c->access.users);
+    vg_strings_done(&c->node.libraries);
     for (size_t i = 0; i < c->n_pools; i++)
         vg_pool_conf_done(&c->pool[i]);
     free(c->pool);

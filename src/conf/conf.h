@@ -38,6 +38,7 @@ struct vg_pool_conf {
     struct vg_price price;
     uint32_t max_priority; /* the highest that may be asked for here */
     uint64_t min_run_usec; /* no task of the pool is preempted before */
+    bool mirror;           /* tasks find the files of the machine they come from; else the node's */
     unsigned line;         /* where it stands in the file; 0 for the default pool */
 };
 
@@ -55,6 +56,10 @@ struct vg_conf {
         uint64_t user_tasks;                     /* unfinished tasks of one user */
         uint64_t history_usec;                   /* how long ended tasks are kept; 0: for ever */
     } limits;
+    struct {
+        struct vg_strings libraries; /* patterns of files; none: what each node finds */
+        uint64_t cache_bytes; /* of each user's mirrored files on a node; 0: a tenth of its disk */
+    } node;
     uint64_t lease_usec;       /* how long a node may run tasks without hearing from us */
     uint64_t heartbeat_usec;   /* how often it reports; at most a third of the lease */
     uint64_t node_cert_usec;   /* how long a node's certificate lives; renewed at two thirds */

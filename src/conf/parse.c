@@ -14,13 +14,21 @@ static const struct key keys[] = {
 };
 
 static const char *const section_names[] = {
-    [SECTION_top] = "the configuration", [SECTION_access] = "'access'",
-    [SECTION_limits] = "'limits'",       [SECTION_pool] = "a pool",
-    [SECTION_nodes] = "'nodes'",         [SECTION_shape] = "a shape",
-    [SECTION_scheduler] = "'scheduler'", [SECTION_price] = "a price",
-    [SECTION_queue] = "a queue",         [SECTION_user] = "a user of a queue",
-    [SECTION_each_user] = "'each_user'", [SECTION_amount] = "an amount",
-    [SECTION_window] = "a window",       [SECTION_reservation] = "a reservation",
+    [SECTION_top] = "the configuration",
+    [SECTION_access] = "'access'",
+    [SECTION_limits] = "'limits'",
+    [SECTION_node] = "'node'",
+    [SECTION_pool] = "a pool",
+    [SECTION_nodes] = "'nodes'",
+    [SECTION_shape] = "a shape",
+    [SECTION_scheduler] = "'scheduler'",
+    [SECTION_price] = "a price",
+    [SECTION_queue] = "a queue",
+    [SECTION_user] = "a user of a queue",
+    [SECTION_each_user] = "'each_user'",
+    [SECTION_amount] = "an amount",
+    [SECTION_window] = "a window",
+    [SECTION_reservation] = "a reservation",
 };
 
 static int fail_unknown(struct parse *p, const yaml_node_t *at, enum section section,
@@ -207,6 +215,7 @@ static int check_pool(struct parse *p, const yaml_node_t *at, const struct vg_co
 static int add_pool(struct parse *p, const yaml_node_t *node) {
     struct vg_conf *c = p->conf;
     struct vg_pool_conf pool = {.max_priority = VG_PRIORITY_MAX,
+                                .mirror = true,
                                 .line = (unsigned)node->start_mark.line + 1};
     int r = parse_section(p, node, SECTION_pool, &pool);
     if (r >= 0)

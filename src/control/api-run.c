@@ -145,6 +145,8 @@ void vg_run_deliver(struct vg_job *j) {
 
 static struct vg_follow *follow_run(struct vg_call *call, struct vg_job *j, struct vg_err *err) {
     struct vg_follow *f = vg_follow_new(call->peer, j, VG_FOLLOW_RUN, call->req);
+    if (f)
+        f->mirrors = call->env->body_case == B(RUN) && call->env->run->mirrors;
     if (!f)
         vg_err_set(err, VG_TOO_BIG,
                    "too many tasks wait on this connection (limit %d): open another",

@@ -37,6 +37,8 @@ void vg_api_config_reload(struct vg_call *call);
 /* What would happen to a request that was checked and resolved. */
 void vg_api_dry_run(struct vg_call *call, const struct vg_res *grant);
 
+void vg_api_mirror_offer(struct vg_call *call);
+
 /* From agents and machines that want to become nodes. */
 void vg_agent_on_hello(struct vg_call *call);
 void vg_agent_on_heartbeat(struct vg_call *call);

@@ -10,6 +10,7 @@
 #include "control/keys.h"
 #include "control/listen.h"
 #include "control/log-file.h"
+#include "control/mirror.h"
 #include "control/nodes.h"
 #include "control/peer.h"
 #include "control/persist.h"
@@ -136,6 +137,7 @@ static void on_housekeeping(uv_timer_t *t) {
     give_memory_back(c);
     vg_policy_windows(c);
     vg_place_tick(c);
+    vg_mirror_tick(c);
     if (!vg_list_empty(&c->dirty))
         vg_persist_flush(c);
     if (now - c->saved_usec >= SAVE_USEC) {
@@ -204,6 +206,7 @@ int vg_control_start(struct vg_control *c, uv_loop_t *loop, const struct vg_cont
     vg_list_init(&c->replays);
     vg_list_init(&c->ripe);
     vg_list_init(&c->news);
+    vg_list_init(&c->links);
     c->started_usec = c->pruned_usec = c->saved_usec = vg_now_usec();
     c->conf_named = opts->config != NULL;
     vg_random(&c->log_round, sizeof c->log_round);
@@ -310,6 +313,7 @@ void vg_control_done(struct vg_control *c) {
     vg_map_done(&c->sessions);
     vg_map_done(&c->accounts);
     vg_map_done(&c->peers);
+    vg_mirror_done(c);
     vg_keys_done(c);
     vg_policy_close(&c->policy);
     vg_tenants_done(&c->tenants);

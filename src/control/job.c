@@ -15,6 +15,7 @@
 #include "control/gang.h"
 #include "control/history.h"
 #include "control/log-sync.h"
+#include "control/mirror.h"
 #include "control/nodes.h"
 #include "control/persist.h"
 #include "control/place.h"
@@ -79,6 +80,7 @@ void vg_job_free(struct vg_job *j) {
     vg_timer_stop(&j->limit);
     vg_timer_stop(&j->hold);
     vg_timer_stop(&j->again);
+    vg_mirror_over(j);
     vg_chan_close(&j->chan);
     vg_logfile_free(j->log);
     vg_task_free(j->task);
@@ -124,7 +126,7 @@ void vg_follow_abandon(struct vg_follow *f) {
         if (j->chan.stream)
             vg_chan_close(&j->chan);
     }
-    if (!owner || j->ctl->stopping || j->task->state != VG_TASK_QUEUED ||
+    if (!owner || j->ctl->stopping || (j->task->state != VG_TASK_QUEUED && !j->mirror_wait) ||
         !j->task->spec->interactive || j->task->spec->detached || j->held)
         return;
     if (p->unix_socket)
@@ -369,6 +371,7 @@ void vg_job_end(struct vg_job *j, int32_t status, enum vg_reason reason, const c
     vg_auto_free char *text = vg_strdup(why);
     j->task->preempting = false;
     vg_task_end(j->task, status, reason, vg_wall_usec(), text);
+    vg_mirror_over(j);
     vg_history_task(j);
     vg_debug("task=%016llx ended status=%d reason=%s", (unsigned long long)j->task->id, status,
              vg_reason_name(reason));

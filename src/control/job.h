@@ -27,21 +27,23 @@ struct vg_job {
     struct vg_task *task; /* owned */
     struct vg_list dirty; /* in vg_control.dirty */
     struct vg_list follows;
-    struct vg_head *head;       /* owned; NULL: nobody depends on it */
-    struct vg_job *above;       /* borrowed; its group or parent; NULL: none */
-    struct vg_list sibling;     /* in above->head->under */
-    struct vg_list news;        /* in vg_control.news */
-    struct vg_list edges;       /* struct vg_edge.on_job: what it waits for */
-    char *idem;                 /* owned; its key in vg_control.idem, or NULL */
-    struct vg_timer *due;       /* until its due time */
-    struct vg_gang *gang;       /* owned; of a gang's group; NULL: nothing to say yet */
-    bool ready, gone;           /* of a gang's member: prepared; told to begin */
-    struct vg_chan chan;        /* a client's input and output, until the task is placed */
-    struct vg_logfile *log;     /* owned; of the current attempt */
-    struct vg_session *session; /* borrowed; NULL: none */
-    struct vg_timer *limit;     /* --time */
-    struct vg_timer *hold;      /* a queued task whose remote client went away */
-    struct vg_timer *again;     /* the store could not take the attempt: the next try */
+    struct vg_head *head;         /* owned; NULL: nobody depends on it */
+    struct vg_job *above;         /* borrowed; its group or parent; NULL: none */
+    struct vg_list sibling;       /* in above->head->under */
+    struct vg_list news;          /* in vg_control.news */
+    struct vg_list edges;         /* struct vg_edge.on_job: what it waits for */
+    char *idem;                   /* owned; its key in vg_control.idem, or NULL */
+    struct vg_timer *due;         /* until its due time */
+    struct vg_gang *gang;         /* owned; of a gang's group; NULL: nothing to say yet */
+    bool ready, gone;             /* of a gang's member: prepared; told to begin */
+    struct vg_chan chan;          /* a client's input and output, until the task is placed */
+    struct vg_logfile *log;       /* owned; of the current attempt */
+    struct vg_session *session;   /* borrowed; NULL: none */
+    struct vg_timer *limit;       /* --time */
+    struct vg_timer *hold;        /* a queued task whose remote client went away */
+    struct vg_timer *again;       /* the store could not take the attempt: the next try */
+    struct vg_timer *mirror_wait; /* placed, not sent: its client's files were not offered yet */
+    uint64_t mirror_waited;       /* how long so far, roughly */
     uint64_t preempt_grace_usec;
     uint8_t preempt_signal;     /* 0: not preempted in this life */
     uint32_t lost;              /* attempts lost so far */
@@ -87,8 +89,9 @@ struct vg_follow {
     struct vg_job *job; /* NULL for watchers */
     enum vg_follow_kind kind;
     uint32_t req;
-    bool owner; /* of the input and output: when it leaves a queued task, the task is cancelled */
-    void *data; /* owned by the kind; freed by free_data */
+    bool owner;   /* of the input and output: when it leaves a queued task, the task is cancelled */
+    bool mirrors; /* it can have its machine's files offered */
+    void *data;   /* owned by the kind; freed by free_data */
     void (*free_data)(void *data);
 };
 

@@ -6,6 +6,7 @@
 #include "base/util.h"
 #include "control/api.h"
 #include "control/gang.h"
+#include "control/mirror.h"
 #include "control/node-tasks.h"
 #include "control/nodes.h"
 #include "control/persist.h"
@@ -165,6 +166,10 @@ static void say_ok(struct vg_nodelink *a, uint32_t req) {
     ok.heartbeat_usec = c->conf.heartbeat_usec;
     ok.log_head_bytes = c->conf.limits.log_head_bytes;
     ok.log_tail_bytes = c->conf.limits.log_tail_bytes;
+    ok.library = c->conf.node.libraries.item;
+    ok.n_library = c->conf.node.libraries.n;
+    ok.has_fs_cache_bytes = 1;
+    ok.fs_cache_bytes = c->conf.node.cache_bytes;
     ok.node_id = id;
     ok.name = a->node->name;
     env.body_case = B(AGENT_HELLO_OK);
@@ -252,6 +257,7 @@ static void take_report(struct vg_nodelink *a, Vg__Pb__TaskReport *r) {
     j->seen = j->sent = true;
     vg_gang_learn(j, r->start);
     vg_run_deliver(j);
+    vg_mirror_link(j);
     if (r->state == VG__PB__TASK_REPORT__STATE__RUNNING)
         vg_node_task_started(j, r->started_usec);
     if (j->task->cancel && r->state != VG__PB__TASK_REPORT__STATE__EXITED)

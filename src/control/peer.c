@@ -40,6 +40,7 @@ static const struct route routes[] = {
     [B(TASK_SIGNAL)] = {NEED_USER, 0, vg_api_task_signal},
     [B(TASK_LOGS)] = {NEED_USER, 0, vg_api_task_logs},
     [B(FORWARD)] = {NEED_USER, VG_ACT_RUN, vg_api_forward},
+    [B(MIRROR_OFFER)] = {NEED_USER, VG_ACT_RUN, vg_api_mirror_offer},
     [B(POOL_LIST)] = {NEED_USER, 0, vg_api_pool_list},
     [B(NODE_LIST)] = {NEED_USER, 0, vg_api_node_list},
     [B(NODE_SET)] = {NEED_USER, VG_ACT_MANAGE_NODES, vg_api_node_set},

@@ -193,6 +193,73 @@ static int check_schedule(const Vg__Pb__TaskSpec *s, struct vg_err *err) {
     return vg_cron_parse(s->schedule, &when, err);
 }
 
+/* ------------------------------------------------------------------ files of another machine */
+
+/* Absolute, and says one place in one way: no empty part, no "." and no "..". */
+static bool is_clean_path(const ProtobufCBinaryData *p) {
+    if (p->len == 0 || p->len > 4095 || p->data[0] != '/' || memchr(p->data, 0, p->len))
+        return false;
+    for (size_t at = 1; at < p->len || at == 1;) {
+        const uint8_t *s = p->data + at;
+        const uint8_t *end = at < p->len ? memchr(s, '/', p->len - at) : NULL;
+        size_t n = end ? (size_t)(end - s) : p->len - at;
+        bool dots = (n == 1 && s[0] == '.') || (n == 2 && s[0] == '.' && s[1] == '.');
+        if (n == 0 ? p->len != 1 : dots || n > 255)
+            return false;
+        if (end && at + n + 1 == p->len)
+            return false; /* ends in a slash */
+        at += n + 1;
+    }
+    return true;
+}
+
+/* Places that the node makes itself. */
+static bool is_nodes_own(const ProtobufCBinaryData *p) {
+    static const char *const own[] = {"/proc", "/sys", "/dev", "/run/virga"};
+    static const char *const exact[] = {"/", "/run", "/tmp", "/etc", "/usr", "/var"};
+    for (size_t i = 0; i < VG_COUNT(own); i++) {
+        size_t n = strlen(own[i]);
+        if (p->len >= n && memcmp(p->data, own[i], n) == 0 && (p->len == n || p->data[n] == '/'))
+            return true;
+    }
+    for (size_t i = 0; i < VG_COUNT(exact); i++)
+        if (p->len == strlen(exact[i]) && memcmp(p->data, exact[i], p->len) == 0)
+            return true;
+    return false;
+}
+
+static bool is_short(const char *s) {
+    return !s || strlen(s) <= VG_SPEC_REF_MAX;
+}
+
+int vg_spec_check_mirror(const Vg__Pb__MirrorSpec *m, struct vg_err *err) {
+    bool stored = (m->env && *m->env) || (m->image && *m->image) || m->snapshot.len;
+    if (m->machine.len != VG_MACHINE_BYTES && (m->machine.len || !stored))
+        return vg_err_set(err, VG_INVALID, "the task's files come from a machine without a name");
+    if (m->snapshot.len && m->snapshot.len != 32)
+        return vg_err_set(err, VG_INVALID, "the task names no snapshot that there can be");
+    if (m->n_view > VG_SPEC_VIEWS_MAX)
+        return vg_err_set(err, VG_TOO_BIG, "at most %d folders of a task are written back",
+                          VG_SPEC_VIEWS_MAX);
+    for (size_t i = 0; i < m->n_view; i++) {
+        const ProtobufCBinaryData *p = &m->view[i]->path;
+        if (!is_clean_path(p) || is_nodes_own(p))
+            return vg_err_set(err, VG_INVALID,
+                              "'%.*s' cannot be written back: name a folder by its absolute path, "
+                              "and not one that belongs to the system",
+                              (int)VG_MIN(p->len, (size_t)200), p->len ? (char *)p->data : "");
+    }
+    if (m->home.len && !is_clean_path(&m->home))
+        return vg_err_set(err, VG_INVALID, "the home folder must be an absolute path");
+    if (m->n_groups > VG_SPEC_GROUPS_MAX)
+        return vg_err_set(err, VG_TOO_BIG, "at most %d groups can be carried along",
+                          VG_SPEC_GROUPS_MAX);
+    if (!is_short(m->env) || !is_short(m->image))
+        return vg_err_set(err, VG_TOO_BIG, "the environment's name is longer than %d bytes",
+                          VG_SPEC_REF_MAX);
+    return 0;
+}
+
 int vg_spec_check(const Vg__Pb__TaskSpec *spec, struct vg_err *err) {
     int r = check_command(spec, err);
     if (r >= 0)
@@ -211,5 +278,7 @@ int vg_spec_check(const Vg__Pb__TaskSpec *spec, struct vg_err *err) {
         r = check_key(spec, err);
     if (r >= 0)
         r = check_schedule(spec, err);
+    if (r >= 0 && spec->mirror)
+        r = vg_spec_check_mirror(spec->mirror, err);
     return r;
 }

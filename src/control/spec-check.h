@@ -14,7 +14,13 @@
 #define VG_SPEC_AFTER_MAX 1000
 #define VG_SPEC_KEY_MAX 128
 #define VG_SPEC_POOLS_MAX 16
+#define VG_SPEC_VIEWS_MAX 12 /* folders that are written back */
+#define VG_SPEC_GROUPS_MAX 1024
+#define VG_SPEC_REF_MAX 512 /* bytes of an environment's or image's name */
+#define VG_MACHINE_BYTES 16
 #define VG_SPEC_BACKOFF_MAX_USEC (7 * 86400 * 1000000ULL)
 
 /* 0, or INVALID and so on with a sentence. */
 int vg_spec_check(const Vg__Pb__TaskSpec *spec, struct vg_err *err);
+/* The same of what a file service says for a task. */
+int vg_spec_check_mirror(const Vg__Pb__MirrorSpec *m, struct vg_err *err);

@@ -4,6 +4,7 @@
 #include "base/util.h"
 #include "control/gang.h"
 #include "control/member.h"
+#include "control/mirror.h"
 #include "control/nodes.h"
 #include "control/peer.h"
 #include "control/place.h"
@@ -52,6 +53,8 @@ void vg_start_send(struct vg_job *j, struct vg_nodelink *a) {
     struct vg_member_env more;
 
     vg_member_fill(t, &spec, &more);
+    if (pool && !pool->mirror)
+        spec.mirror = NULL;
     make_ticket(j, a, &m);
     vg_chan_join(&j->chan, a, c->loop, &io); /* a channel that is gone: the client comes again */
     bool has_token = vg_task_token_make(c->ca.task_key, t->id, t->who, token) == 0;
@@ -80,4 +83,5 @@ void vg_start_send(struct vg_job *j, struct vg_nodelink *a) {
     vg_conn_send(a->peer->conn, &env, io.fds, io.n_fds);
     vg_member_env_done(&more);
     vg_job_event(j, VG__PB__RUN_EVENT__KIND__PLACED, NULL);
+    vg_mirror_link(j);
 }

@@ -171,6 +171,7 @@ static Vg__Pb__TaskSpec essence(const Vg__Pb__TaskSpec *s) {
     Vg__Pb__TaskSpec e = *s;
     e.n_env = e.n_rlimit = e.n_after = 0;
     e.tty = NULL;
+    e.mirror = NULL;
     e.client_host = NULL;
     e.has_umask = e.has_tty_out = e.has_stdin_open = e.has_nice = e.has_closed = 0;
     e.has_sig_ignored = e.has_hold_usec = e.has_stderr_joined = e.has_stderr_apart = 0;

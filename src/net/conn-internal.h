@@ -99,6 +99,7 @@ struct vg_stream {
     void *user;
     size_t credit;  /* may be sent */
     size_t window;  /* may be received */
+    size_t width;   /* credit the peer was given in all: VG_WIRE_CREDIT, or wider */
     size_t unacked; /* consumed, credit not yet returned */
     bool end_sent, end_seen, end_told, dying, late;
     struct vg_list in_late; /* has ops, but what was kept is not yet told */

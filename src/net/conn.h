@@ -76,6 +76,9 @@ size_t vg_stream_room(const struct vg_stream *s);
 /* n <= room. After a failure (-EPIPE, -ENOMEM) the caller gives the stream up. */
 int vg_stream_send(struct vg_stream *s, const void *data, size_t n);
 void vg_stream_consumed(struct vg_stream *s, size_t n);
+/* Lets the peer be so many bytes ahead (VG_WIRE_CREDIT unless widened): for bulk over long ways.
+   What is kept for this stream may then be as much. Never narrower than it was. */
+void vg_stream_widen(struct vg_stream *s, size_t bytes);
 void vg_stream_end(struct vg_stream *s); /* half-close */
 /* Ends it in both directions (RESET unless both sides have ended) and frees it, without on_reset.
  */
@@ -90,6 +93,8 @@ int vg_pump_streams(struct vg_stream *a, struct vg_stream *b, void (*done)(void 
 int vg_pump_fd(uv_loop_t *loop, int fd, struct vg_stream *s, void (*done)(void *), void *user);
 int vg_pump_duct(uv_loop_t *loop, struct vg_duct *d, struct vg_stream *s, void (*done)(void *),
                  void *user);
+/* Ends the pump that this stream is in, at once: done is called. Not for a stream without one. */
+void vg_pump_stop(struct vg_stream *s, enum vg_reason reason);
 /* A stream must be created with ops NULL to be pumped; the pump sets its own. Bytes that came in
    between are kept. */
 

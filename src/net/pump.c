@@ -274,6 +274,11 @@ static void on_writable(struct vg_stream *s, void *user) {
 static const struct vg_stream_ops pump_ops = {
     .on_data = on_data, .on_end = on_end, .on_reset = on_reset, .on_writable = on_writable};
 
+void vg_pump_stop(struct vg_stream *s, enum vg_reason reason) {
+    if (s->ops == &pump_ops)
+        finish(((struct side *)s->user)->pump, reason);
+}
+
 /* ------------------------------------------------------------------ starting */
 
 static struct pump *pump_new(void (*done)(void *), void *user) {

@@ -1,7 +1,8 @@
 /* Streams of a connection: credit, ends and resets. Loop thread only.
 
    Always:
-   1. credit + bytes on their way + bytes the peer has not acknowledged = VG_WIRE_CREDIT.
+   1. credit + bytes on their way + bytes the peer has not acknowledged = VG_WIRE_CREDIT, and what
+      the peer has added to it by widening; never above VG_WIRE_CREDIT_MAX.
    2. A stream is in its connection's map, or its owner was told of its end (on_reset), or its
       owner gave it up (vg_stream_free).
    3. After any callback the stream may be gone: nothing touches it afterwards. */
@@ -41,7 +42,8 @@ struct vg_stream *vg_stream_new(struct vg_conn *c, uint32_t id, const struct vg_
                             .ops = ops,
                             .user = user,
                             .credit = VG_WIRE_CREDIT,
-                            .window = VG_WIRE_CREDIT};
+                            .window = VG_WIRE_CREDIT,
+                            .width = VG_WIRE_CREDIT};
     vg_list_init(&s->in_all);
     vg_list_init(&s->in_starved);
     vg_list_init(&s->in_late);
@@ -183,6 +185,15 @@ void vg_stream_consumed(struct vg_stream *s, size_t n) {
     send_small(s, VG_FRAME_CREDIT, &credit, sizeof(credit));
 }
 
+void vg_stream_widen(struct vg_stream *s, size_t bytes) {
+    if (!s->conn || s->dying || s->end_seen || bytes <= s->width || bytes > VG_WIRE_CREDIT_MAX)
+        return;
+    uint32_t more = (uint32_t)(bytes - s->width);
+    s->width = bytes;
+    s->window += more;
+    send_small(s, VG_FRAME_CREDIT, &more, sizeof(more));
+}
+
 void stream_data(struct vg_conn *c, uint32_t id, const uint8_t *data, size_t n) {
     struct vg_stream *s = vg_map_get_u64(&c->streams, id);
     if (!s || n == 0)
@@ -203,7 +214,7 @@ void stream_data(struct vg_conn *c, uint32_t id, const uint8_t *data, size_t n) 
 
 static void got_credit(struct vg_stream *s, uint32_t n) {
     struct vg_conn *c = s->conn;
-    if (n > VG_WIRE_CREDIT - s->credit) {
+    if (n > VG_WIRE_CREDIT_MAX - s->credit) {
         struct vg_err err = VG_ERR_INIT;
         vg_err_set(&err, VG_PROTOCOL, "%s gave more credit than it owes on stream %u", c->address,
                    s->id);

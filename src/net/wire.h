@@ -12,6 +12,7 @@
 #define VG_WIRE_MSG_MAX (16u << 20)
 #define VG_WIRE_DATA_MAX (256u << 10)
 #define VG_WIRE_CREDIT (1u << 20)
+#define VG_WIRE_CREDIT_MAX (16u << 20) /* of a stream that was widened */
 #define VG_WIRE_STREAMS_MAX 65536
 
 enum vg_frame_kind {

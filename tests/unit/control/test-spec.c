@@ -171,3 +171,47 @@ Test(spec, retries_keys_and_waits_are_bounded) {
     s.schedule = "0 25 * * *";
     cr_assert_eq(check(&s), VG_INVALID);
 }
+
+static enum vg_reason check_view(const char *path) {
+    Vg__Pb__TaskSpec s = good();
+    Vg__Pb__MirrorSpec m = VG__PB__MIRROR_SPEC__INIT;
+    Vg__Pb__MirrorView v = VG__PB__MIRROR_VIEW__INIT, *list[1] = {&v};
+    m.machine = (ProtobufCBinaryData){.data = (uint8_t *)"0123456789abcdef", .len = 16};
+    v.path = bytes(path);
+    m.view = list;
+    m.n_view = 1;
+    s.mirror = &m;
+    return check(&s);
+}
+
+Test(spec, folders_that_are_written_back_are_clean_absolute_paths) {
+    static const char *const bad[] = {
+        "",     "/",    "home/a", "/home/../etc", "/home/./a", "/home//a",
+        "/a/",  "//",   "/proc",  "/proc/1",      "/sys/fs",   "/dev/shm",
+        "/etc", "/run", "/tmp",   "/run/virga/x", "/..",       "/home/.."};
+    static const char *const fine[] = {
+        "/home/a", "/home/a/.config", "/home/a/..b", "/tmp/x", "/processes", "/srv", "/etc/x"};
+    for (size_t i = 0; i < VG_COUNT(bad); i++)
+        cr_assert_eq(check_view(bad[i]), VG_INVALID, "%s", bad[i]);
+    for (size_t i = 0; i < VG_COUNT(fine); i++)
+        cr_assert_eq(check_view(fine[i]), VG_OK, "%s", fine[i]);
+}
+
+Test(spec, a_mirror_names_its_machine_or_something_stored) {
+    Vg__Pb__TaskSpec s = good();
+    Vg__Pb__MirrorSpec m = VG__PB__MIRROR_SPEC__INIT;
+    s.mirror = &m;
+    cr_assert_eq(check(&s), VG_INVALID);
+    m.machine = bytes("0123456789abcdef");
+    cr_assert_eq(check(&s), VG_OK);
+    m.machine = bytes("0123456789abcde");
+    cr_assert_eq(check(&s), VG_INVALID);
+    m.machine = (ProtobufCBinaryData){0};
+    m.env = (char *)"torch@3";
+    cr_assert_eq(check(&s), VG_OK);
+    m.snapshot = bytes("too short");
+    cr_assert_eq(check(&s), VG_INVALID);
+    m.snapshot = (ProtobufCBinaryData){0};
+    m.home = bytes("home");
+    cr_assert_eq(check(&s), VG_INVALID);
+}

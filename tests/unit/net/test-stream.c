@@ -225,6 +225,27 @@ static void expect_refusal(const uint8_t *bytes, size_t n, const char *word) {
     pair_done(&p);
 }
 
+Test(stream, a_widened_stream_lets_the_sender_be_further_ahead) {
+    struct pair p;
+    struct flow x = {.to_send = 8u << 20}, y = {.hold = true};
+    pair_init(&p);
+    open_flows(&p, &x, &y);
+    vg_stream_widen(y.stream, 4u << 20);
+    vg_stream_widen(y.stream, 2u << 20); /* never narrower */
+    flow_push(&x);
+    run_until(&p, y.got == 4u << 20);
+    send_text(p.a.conn, 1, "a marker behind everything sent so far");
+    run_until(&p, p.b.msgs == 1);
+    cr_assert_eq(x.sent, 4u << 20, "sent %zu", (size_t)x.sent);
+    y.hold = false;
+    vg_stream_consumed(y.stream, y.held);
+    run_until(&p, y.ended);
+    cr_assert_eq(y.got, 8u << 20);
+    cr_assert(!y.wrong);
+    pair_done(&p);
+    check_leaks();
+}
+
 Test(stream, a_peer_that_breaks_credit_or_end_is_refused) {
     enum { FRAME = VG_WIRE_HEADER + VG_WIRE_DATA_MAX, N = 5 };
     uint8_t *flood = calloc(N, FRAME);
@@ -238,7 +259,7 @@ Test(stream, a_peer_that_breaks_credit_or_end_is_refused) {
     expect_refusal(late, sizeof(late), "after its end");
     uint8_t gift[VG_WIRE_HEADER + 4] = {0};
     vg_frame_header(gift, VG_FRAME_CREDIT, 1, 4);
-    gift[VG_WIRE_HEADER] = 1;
+    gift[VG_WIRE_HEADER + 3] = 1; /* 16 MiB */
     expect_refusal(gift, sizeof(gift), "more credit");
     check_leaks();
 }
