@@ -1,12 +1,14 @@
 """Fixtures of the end-to-end suites. `cloud` is fresh for every module, comes up with `virga up` and goes
 down with `virga down`, after which nothing of it may be left on the machine."""
 import os
+import shutil
 import signal
 import sys
 
 import pytest
 
 sys.path.insert(0, os.path.dirname(__file__))
+from hosts import far_world  # noqa: E402
 from virga import BIN, Cloud  # noqa: E402
 
 # A run that was begun in the background may have been told to ignore these, and all it starts with it.
@@ -63,3 +65,16 @@ def make_cloud():
     yield make
     for cloud in made:
         close_cloud(cloud)
+
+
+@pytest.fixture(scope="module")
+def far(request):
+    """A control plane, nodes and a laptop with a root of its own, one a module; NODES says how many nodes."""
+    if not shutil.which("ip") or not shutil.which("nsenter"):
+        pytest.skip("ip and nsenter are needed (tools/bootstrap test)")
+    network = far_world(getattr(request.module, "NODES", 1))
+    try:
+        yield network
+        network.control.virga("down")
+    finally:
+        network.close()

@@ -2,14 +2,14 @@
 own, joined by a bridge in a fifth. Processes keep the machine's other namespaces, so what is proven here is the
 network: joining, TLS, direct and relayed streams, a link that breaks and heals, a node that dies."""
 import os
-import re
 import shutil
 import signal
 import subprocess
 import time
 
 import pytest
-from virga import WAIT_S, Cloud, processes_of, wait_for
+from hosts import Network, alive, ready_nodes, sh
+from virga import WAIT_S, processes_of, wait_for
 
 CONFIG_TEXT = """
 listen: 10.77.0.1:7700
@@ -23,100 +23,6 @@ default_pool: default
 
 pytestmark = pytest.mark.skipif(not shutil.which("ip") or not shutil.which("nsenter"),
                                 reason="ip and nsenter are needed (tools/bootstrap test)")
-
-
-def sh(*argv, check=True):
-    return subprocess.run(argv, check=check, stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout.decode()
-
-
-class Host(Cloud):
-    """A host is a home and a network namespace."""
-
-    def __init__(self, net, name, address, config=None):
-        super().__init__(config)
-        os.chmod(self.work, 0o777)  # a user of another machine is not root here
-        self.net, self.name, self.address = net, name, address
-        self.netns = f"{net.prefix}{name}"
-        self.agent = None
-        sh("ip", "netns", "add", self.netns)
-        sh("ip", "link", "add", "eth0", "netns", self.netns, "type", "veth",
-           "peer", "name", name, "netns", net.bridge)
-        sh("ip", "-n", net.bridge, "link", "set", name, "master", "br0", "up")
-        sh("ip", "-n", self.netns, "link", "set", "lo", "up")
-        sh("ip", "-n", self.netns, "addr", "add", f"{address}/24", "dev", "eth0")
-        sh("ip", "-n", self.netns, "link", "set", "eth0", "up")
-
-    def inside(self, argv):
-        return ["nsenter", f"--net=/run/netns/{self.netns}", "--", *argv]
-
-    def popen(self, argv, **kw):
-        return super().popen(self.inside(argv), **kw)
-
-    def run(self, argv, **kw):
-        return super().run(self.inside(argv), **kw)
-
-    def ip(self, *argv):
-        return sh("ip", "-n", self.netns, *argv)
-
-    def cut(self):
-        self.ip("link", "set", "eth0", "down")
-
-    def heal(self):
-        self.ip("link", "set", "eth0", "up")
-
-    def traffic(self):
-        """Bytes through this host's link, both ways."""
-        text = sh("nsenter", f"--net=/run/netns/{self.netns}", "cat", "/proc/net/dev")
-        fields = re.search(r"eth0:\s*(.*)", text).group(1).split()
-        return int(fields[0]) + int(fields[8])
-
-    def join(self, control, token):
-        log = open(self.home / "agent.out", "ab")
-        self.agent = self.popen(["virga", "agent", "--join", f"{control.address}:7700", "--token", token,
-                                 "--name", self.name, "--shared", "/var/tmp"], stdout=log, stderr=log)
-        log.close()
-
-    def restart_agent(self):
-        log = open(self.home / "agent.out", "ab")
-        self.agent = self.popen(["virga", "agent", "--name", self.name, "--shared", "/var/tmp"], stdout=log, stderr=log)
-        log.close()
-
-    def stop_agent(self):
-        if self.agent:
-            self.agent.terminate()
-            try:
-                self.agent.wait(timeout=WAIT_S)
-            except subprocess.TimeoutExpired:
-                self.agent.kill()
-
-    def remove(self):
-        self.kill_leftovers()
-        sh("ip", "netns", "del", self.netns, check=False)
-        super().remove()
-
-
-class Network:
-    """The control plane (.1), two nodes (.11, .12) and a client (.21)."""
-
-    def __init__(self):
-        self.prefix = f"vg{os.getpid() % 100000}-"
-        self.bridge = self.prefix + "br"
-        self.hosts = []
-        sh("ip", "netns", "add", self.bridge)
-        sh("ip", "-n", self.bridge, "link", "add", "br0", "type", "bridge")
-        sh("ip", "-n", self.bridge, "link", "set", "br0", "up")
-
-    def add(self, name, address, config=None):
-        host = Host(self, name, address, config)
-        self.hosts.append(host)
-        return host
-
-    def close(self):
-        for host in self.hosts:
-            host.stop_agent()
-        for host in self.hosts:
-            host.remove()
-        sh("ip", "netns", "del", self.bridge, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -138,17 +44,6 @@ def net():
         network.control.virga("down")
     finally:
         network.close()
-
-
-def ready_nodes(network):
-    return sum(n["state"] == "ready" for n in network.control.json("node", "list"))
-
-
-def alive(network):
-    for node in network.nodes:
-        if node.agent.poll() is not None:
-            raise AssertionError(f"the agent of {node.name} ended: " + (node.home / "agent.out").read_text()[-2000:])
-    return True
 
 
 @pytest.fixture

@@ -1,0 +1,157 @@
+/* Folders' records: the disk's entries, the tree's numbers, the policy's verdicts, the memo's ids.
+ */
+#include "fs/client/memo.h"
+#include "fs/client/tree-int.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <string.h>
+
+static bool same_thing(const struct vg_cobj *o, const struct vg_mstat *st) {
+    return !o->known || (o->st.ino == st->ino && o->st.dev == st->dev &&
+                         (o->st.mode & S_IFMT) == (st->mode & S_IFMT));
+}
+
+/* The entry's object: the one of that name, unless the name means another thing now. */
+static struct vg_cobj *object_of(struct vg_ctree *t, struct vg_cobj *folder, const char *name,
+                                 const struct vg_mstat *st) {
+    struct vg_cobj *o = vg_map_get(&folder->kids, name);
+    if (o && same_thing(o, st))
+        return o;
+    if (o) {
+        vg_cobj_detach(t, o);
+        o->gone = true;
+    }
+    return vg_cobj_new(t, folder, name);
+}
+
+static void take_ignore(struct vg_ctree *t, struct vg_cobj *folder, const char *path,
+                        const struct vg_scan *scan) {
+    if (!scan->ignore && !folder->ignore)
+        return;
+    struct vg_err err = VG_ERR_INIT;
+    const char *text = scan->ignore ? (const char *)scan->ignore_text.base : "";
+    size_t n = scan->ignore ? vg_buf_len(&scan->ignore_text) : 0;
+    if (vg_policy_ignore(t->policy, path, n ? text : "", n, &err) < 0)
+        vg_warn("%s", err.msg);
+    folder->ignore = scan->ignore;
+}
+
+struct adding {
+    struct vg_ctree *t;
+    struct vg_cobj *folder;
+    struct vg_memo *memo;
+    uint64_t seq;
+    char path[PATH_MAX + NAME_MAX + 2];
+    size_t at; /* where a name goes */
+};
+
+static int add_one(struct adding *a, const struct vg_scan *scan, const struct vg_scan_ent *e,
+                   struct vg_buf *out) {
+    const char *name = vg_scan_str(scan, e->name);
+    size_t n = strlen(name);
+    memcpy(a->path + a->at, name, n + 1);
+    enum vg_verdict v = vg_policy_ask(a->t->policy, a->path, (mode_t)e->st.mode, NULL);
+    if (v == VG_IGNORE)
+        return 0;
+    struct vg_cobj *o = object_of(a->t, a->folder, name, &e->st);
+    if (!o)
+        return -ENOMEM;
+    o->st = e->st;
+    o->known = true;
+    o->seen = a->seq;
+    struct vg_dirent d = {
+        .object = o->number,
+        .st = e->st,
+        .name = name,
+        .name_len = (uint16_t)n,
+    };
+    uint8_t id[VG_HASH];
+    if (e->target) {
+        d.target = vg_scan_str(scan, e->target);
+        d.target_len = (uint16_t)strlen(d.target);
+    }
+    if (v == VG_DENY)
+        d.flags |= VG_DE_DENIED;
+    if (v == VG_SECRET)
+        d.flags |= VG_DE_SECRET;
+    if (v == VG_EMPTY || e->kernels)
+        d.flags |= VG_DE_EMPTY;
+    if (e->xattr && v == VG_SERVE)
+        d.flags |= VG_DE_XATTR;
+    if (v == VG_SERVE && S_ISREG(e->st.mode) && a->memo && vg_memo_id(a->memo, &e->st, id)) {
+        d.flags |= VG_DE_ID;
+        d.id = id;
+    }
+    return vg_dirrec_add(out, &d);
+}
+
+/* What the scan did not see is gone. */
+static void drop_unseen(struct vg_ctree *t, struct vg_cobj *folder, uint64_t seq) {
+    vg_map_for_each (s, &folder->kids) {
+        struct vg_cobj *o = s->value;
+        if (o->seen == seq)
+            continue;
+        vg_cobj_detach(t, o);
+        o->gone = true;
+    }
+}
+
+int vg_ctree_take(struct vg_ctree *t, struct vg_cobj *folder, const struct vg_scan *scan,
+                  uint64_t seq, struct vg_memo *memo, struct vg_buf *out) {
+    if (folder->changed > seq)
+        return -EAGAIN;
+    struct adding *a = vg_alloc(sizeof(*a));
+    if (!a)
+        return -ENOMEM;
+    *a = (struct adding){.t = t, .folder = folder, .memo = memo};
+    a->seq = ++t->seq; /* later than every change that the scan can have seen */
+    int r = vg_cobj_path(folder, a->path, PATH_MAX);
+    if (r < 0)
+        goto out;
+    enum vg_verdict v = vg_policy_ask(t->policy, a->path, S_IFDIR, NULL);
+    if (v == VG_IGNORE && !folder->view) {
+        r = -ENOENT;
+        goto out;
+    }
+    take_ignore(t, folder, a->path, scan);
+    a->at = strlen(a->path);
+    if (a->at > 1)
+        a->path[a->at++] = '/';
+    if (!folder->parent || !folder->known) {
+        folder->st = scan->st;
+        folder->known = true;
+    }
+    r = vg_dirrec_begin(out, folder->number, a->seq, &scan->st);
+    if (v != VG_EMPTY && !scan->kernels)
+        for (size_t i = 0; r == 0 && i < scan->n; i++)
+            r = add_one(a, scan, &scan->ent[i], out);
+    if (r == 0)
+        r = vg_dirrec_end(out);
+    if (r == 0) {
+        drop_unseen(t, folder, a->seq);
+        folder->served = true;
+    }
+out:
+    free(a);
+    return r;
+}
+
+int vg_ctree_record(struct vg_ctree *t, struct vg_cobj *folder, struct vg_memo *memo,
+                    struct vg_buf *out) {
+    int fd = vg_cobj_open(t, folder, O_RDONLY | O_DIRECTORY | O_NONBLOCK);
+    if (fd < 0)
+        return fd;
+    struct vg_scan scan;
+    uint64_t seq = t->seq;
+    int r = vg_scan_folder(fd, vg_cobj_in_view(folder), &scan);
+    if (r < 0)
+        return r;
+    r = vg_ctree_take(t, folder, &scan, seq, memo, out);
+    vg_scan_done(&scan);
+    return r;
+}
