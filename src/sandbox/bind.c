@@ -113,11 +113,35 @@ static void pending_done(struct pending *p, size_t n) {
     }
 }
 
+static bool is_bound(const struct vg_sandbox *sb, const char *path) {
+    for (size_t i = 0; i < sb->n_covers; i++)
+        if (!strcmp(path, sb->covers[i].path))
+            return true;
+    return false;
+}
+
+/* A mount of its own that goes where it is told. */
+static int take_detached(struct vg_sandbox *sb, const struct vg_bind *b, struct pending *ret,
+                         struct vg_err *err) {
+    if (is_bound(sb, b->path))
+        return 0;
+    int fd = fcntl(b->fd, F_DUPFD_CLOEXEC, 3);
+    char *copy = fd < 0 ? NULL : vg_strdup(b->path);
+    if (!copy) {
+        vg_close(&fd);
+        return vg_err_sys(err, ENOMEM, "cannot share %s with the sandbox", b->path);
+    }
+    *ret = (struct pending){fd, true, b->read_only, copy};
+    return 1;
+}
+
 /* 1: in *ret, 0: nothing to bind, -errno. */
 static int take_source(struct vg_sandbox *sb, const struct vg_exec *x, const struct vg_bind *b,
                        struct pending *ret, bool *ret_gone, char **ret_cwd, struct vg_err *err) {
     char path[PATH_MAX], link[32];
     struct stat st;
+    if (b->detached)
+        return take_detached(sb, b, ret, err);
     vg_auto_fd int own = b->fd < 0 ? open_as_user(sb, x, b->path) : -1;
     int src = b->fd < 0 ? own : b->fd;
     if (src < 0)

@@ -49,16 +49,18 @@ static int make_scratch(struct build *k) {
         if (own_dir(k, dirs[i].path, dirs[i].mode) < 0)
             return fail(k, dirs[i].path);
     const struct vg_sandbox_profile *p = k->b->profile;
+    uid_t uid = p->root ? p->root->uid : p->uid;
+    gid_t gid = p->root ? p->root->gid : p->gid;
     char user[64];
-    snprintf(user, sizeof(user), "/s/n/user/%u", p->uid);
-    if (mkdir(user, 0700) < 0 || lchown(user, vg_sb_map_id(p->slot, p->uid, p->uid),
-                                        vg_sb_map_id(p->slot, p->gid, p->gid)) < 0)
+    snprintf(user, sizeof(user), "/s/n/user/%u", uid);
+    if (mkdir(user, 0700) < 0 ||
+        lchown(user, vg_sb_map_id(p->slot, p->uid, uid), vg_sb_map_id(p->slot, p->gid, gid)) < 0)
         return fail(k, "/run/user");
     return 0;
 }
 
 /* Which of the node's file systems a path is on: the longest match. */
-static size_t lower_of(const struct vg_sandbox_node *n, const char *path, const char **ret_rest) {
+size_t vg_sb_lower_of(const struct vg_sandbox_node *n, const char *path, const char **ret_rest) {
     size_t best = 0, best_len = 0;
     for (size_t i = 1; i < n->n_lowers; i++) {
         size_t len = strlen(n->lowers[i]);
@@ -93,7 +95,7 @@ static int upper_parents(size_t i, const char *rest) {
 static int hide(struct build *k, const struct vg_sb_hide *h) {
     char up[PATH_MAX];
     const char *rest;
-    size_t i = lower_of(k->b->node, h->path, &rest);
+    size_t i = vg_sb_lower_of(k->b->node, h->path, &rest);
     if (!*rest)
         return 0;
     if (upper_parents(i, rest) < 0)
@@ -111,7 +113,7 @@ static int hide(struct build *k, const struct vg_sb_hide *h) {
 static int write_resolv(struct build *k, const char *text) {
     char up[PATH_MAX];
     const char *rest;
-    size_t i = lower_of(k->b->node, "/etc/resolv.conf", &rest);
+    size_t i = vg_sb_lower_of(k->b->node, "/etc/resolv.conf", &rest);
     if (upper_parents(i, rest) < 0)
         return -1;
     snprintf(up, sizeof(up), "/s/u%zu%s", i, rest);
@@ -237,8 +239,9 @@ static int mount_dev(struct build *k) {
 }
 
 static int mount_private(struct build *k) {
-    static const char *const pairs[][2] = {{"/s/t", "tmp"}, {"/s/vt", "var/tmp"}, {"/s/n", "run"}};
-    for (size_t i = 0; i < VG_COUNT(pairs); i++)
+    static const char *const pairs[][2] = {{"/s/t", "tmp"}, {"/s/n", "run"}, {"/s/vt", "var/tmp"}};
+    size_t n = k->b->profile->root ? 2 : 3; /* a mirrored root has a /var/tmp in its upper layer */
+    for (size_t i = 0; i < n; i++)
         if (STEP(mount(pairs[i][0], pairs[i][1], NULL, MS_BIND, NULL)) < 0)
             return fail(k, pairs[i][1]);
     if (STEP(mount("/v", "run/virga", NULL, MS_BIND | MS_REC, NULL)) < 0)
@@ -303,15 +306,16 @@ int vg_sb_build(const struct vg_sb_birth *b, struct vg_err *err) {
                       .err = err};
     if (STEP(setns(b->seed->mntns_fd, CLONE_NEWNS)) < 0 || STEP(unshare(CLONE_NEWNS)) < 0)
         return fail(&k, "the mounts");
+    const bool mirrored = b->profile->root != NULL;
     int r = make_scratch(&k);
     vg_auto_fd int scratch = r < 0 ? -1 : open("/s", O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (r >= 0)
-        r = make_uppers(&k);
-    if (r >= 0)
+    if (r >= 0 && mirrored)
+        r = vg_sb_mount_mirror(b, k.root_uid, k.root_gid, err);
+    else if (r >= 0 && (r = make_uppers(&k)) >= 0)
         r = mount_root(&k);
     if (r >= 0 && chdir("/r") < 0)
         r = fail(&k, "the root");
-    if (r >= 0)
+    if (r >= 0 && !mirrored)
         look_once(&k);
     if (r >= 0)
         r = mount_proc(&k);
@@ -322,7 +326,7 @@ int vg_sb_build(const struct vg_sb_birth *b, struct vg_err *err) {
     if (r >= 0)
         r = mount_private(&k);
     if (r >= 0)
-        r = mount_home(&k);
+        r = mirrored ? vg_sb_dress_mirror(b, k.root_uid, k.root_gid, err) : mount_home(&k);
     if (r < 0)
         return r;
     if (STEP(vg_sys_pivot_root(".", ".")) < 0 || STEP(umount2(".", MNT_DETACH)) < 0 ||

@@ -129,6 +129,7 @@ void vg_sb_seed_done(struct vg_sb_seed *seed);
 #define VG_SB_GROUPS_MAX 65536u
 #define VG_SB_RLIMITS_MAX 32u
 #define VG_SB_BINDS_MAX 64u
+#define VG_SB_LAYERS_MAX 20u
 #define VG_SB_COMMANDS_MAX 4096u
 
 enum { VG_SB_REQ_TTY = 1, VG_SB_REQ_CWD_GONE = 2, VG_SB_REQ_MEMFD = 4, VG_SB_REQ_RESET = 8 };
@@ -167,20 +168,32 @@ ssize_t vg_sb_send(int sock, const void *data, size_t n, const void *more, size_
 
 /* ---- init (init.c, build.c, command.c): runs as pid 1 of the sandbox ---------------------- */
 
+/* root.c: small files of the node that a mirrored root gets. */
+struct vg_sb_files {
+    char resolv_conf[4096], hosts[8192], hostname[80];
+};
+void vg_sb_read_files(struct vg_sb_files *f);
+
 struct vg_sb_birth {
     struct vg_sandbox_node *node;
     const struct vg_sandbox_profile *profile;
     const struct vg_sb_seed *seed;
     const char *name;
-    int sock;         /* to the keeper */
-    int home_fd;      /* detached mount, or -1 */
-    const char *home; /* where it goes */
+    int sock;                        /* to the keeper */
+    int home_fd;                     /* detached mount, or -1 */
+    const char *home;                /* where it goes */
+    const struct vg_sb_files *files; /* with a mirrored root */
 };
 _Noreturn void vg_sb_init_main(const struct vg_sb_birth *b);
 
 /* build.c: makes the mount tree and pivots into it. Returns the scratch file system's root as an
    O_PATH descriptor. Errors as text. */
 int vg_sb_build(const struct vg_sb_birth *b, struct vg_err *err);
+/* root.c: mounts a mirrored root at /r; then, working folder /r, adds views and libraries. */
+int vg_sb_mount_mirror(const struct vg_sb_birth *b, uid_t uid, gid_t gid, struct vg_err *err);
+int vg_sb_dress_mirror(const struct vg_sb_birth *b, uid_t uid, gid_t gid, struct vg_err *err);
+/* Which of the node's file systems a path is on, and what it is called there. */
+size_t vg_sb_lower_of(const struct vg_sandbox_node *n, const char *path, const char **ret_rest);
 /* Creates what is missing of a path below the current root, without following links; returns an
    O_PATH descriptor of its end. Made folders belong to (uid, gid). */
 int vg_sb_make_target(const char *path, bool is_dir, uid_t uid, gid_t gid);
@@ -252,7 +265,7 @@ struct vg_sandbox {
     int pts_fd;     /* owned: /dev/pts of the sandbox */
     int scratch_fd; /* owned: /dev/shm of the sandbox: a folder of the scratch file system */
     int own_mnt_fd, own_net_fd; /* owned: the caller's namespaces, to come back to */
-    bool dead, private_dev;
+    bool dead, private_dev, mirrored;
     int root_fd;               /* owned: root of the scratch file system */
     bool traced;               /* `trace` is what the scratch held before the first command */
     struct vg_sb_trace *trace; /* owned */

@@ -100,6 +100,22 @@ static int take_home(struct vg_sandbox *sb, const struct vg_sandbox_profile *p, 
     return 0;
 }
 
+static bool root_fits(const struct vg_sandbox_profile *p) {
+    const struct vg_sandbox_root *r = p->root;
+    if (!r)
+        return true;
+    if (p->uid || p->gid || p->local_root || p->home || !r->n_lower ||
+        r->n_lower + r->n_data > VG_SB_LAYERS_MAX || r->n_views > VG_SB_BINDS_MAX)
+        return false;
+    for (size_t i = 0; i < r->n_views; i++)
+        if (r->views[i].path[0] != '/' || !r->views[i].path[1])
+            return false;
+    for (size_t i = 0; i < r->n_libraries; i++)
+        if (r->libraries[i][0] != '/')
+            return false;
+    return true;
+}
+
 static int start_init(struct vg_sandbox *sb, const struct vg_sandbox_profile *p,
                       const struct vg_sb_seed *seed, int home_fd, struct vg_err *err) {
     int pair[2];
@@ -109,6 +125,9 @@ static int start_init(struct vg_sandbox *sb, const struct vg_sandbox_profile *p,
     if (r < 0)
         return vg_err_sys(err, r, "cannot make a socket pair");
     vg_auto_fd int cgroup = vg_cg_clone_fd(&sb->node->cg, sb->name);
+    struct vg_sb_files files;
+    if (p->root)
+        vg_sb_read_files(&files);
     struct vg_clone_args a = {
         .flags = CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_PIDFD |
                  (cgroup >= 0 ? CLONE_INTO_CGROUP : 0),
@@ -124,7 +143,8 @@ static int start_init(struct vg_sandbox *sb, const struct vg_sandbox_profile *p,
                                 .name = sb->name,
                                 .sock = pair[1],
                                 .home_fd = home_fd,
-                                .home = sb->n_covers ? sb->covers[0].path : NULL};
+                                .home = sb->n_covers ? sb->covers[0].path : NULL,
+                                .files = p->root ? &files : NULL};
         close(pair[0]);
         vg_sb_init_main(&b);
     }
@@ -137,7 +157,7 @@ static int start_init(struct vg_sandbox *sb, const struct vg_sandbox_profile *p,
     return 0;
 }
 
-static int await_ready(struct vg_sandbox *sb, struct vg_err *err) {
+int vg_sandbox_await(struct vg_sandbox *sb, struct vg_err *err) {
     struct vg_sb_msg m;
     int fds[3];
     ssize_t n = receive(sb->sock, &m, fds, 0);
@@ -145,7 +165,8 @@ static int await_ready(struct vg_sandbox *sb, struct vg_err *err) {
     sb->scratch_fd = fds[1];
     sb->root_fd = fds[2];
     if (n >= (ssize_t)VG_SB_MSG_MIN && m.kind == VG_SB_MSG_READY && fds[2] >= 0) {
-        vg_sb_trace_first(sb);
+        if (!sb->mirrored)
+            vg_sb_trace_first(sb);
         return 0;
     }
     if (n >= (ssize_t)VG_SB_MSG_MIN && m.kind == VG_SB_MSG_FAILED) {
@@ -166,23 +187,29 @@ static struct vg_sandbox *sandbox_new(struct vg_sandbox_node *node,
     sb->uid = p->uid;
     sb->gid = p->gid;
     sb->local_root = p->local_root;
+    sb->mirrored = p->root != NULL;
     sb->netns_fd = p->netns_fd;
     sb->pidfd = sb->sock = sb->userns_fd = sb->pts_fd = sb->scratch_fd = -1;
     sb->own_mnt_fd = sb->own_net_fd = sb->root_fd = sb->peak_fd = -1;
     sb->name = vg_strdup(name);
-    if (!sb->name) {
-        free(sb);
+    bool whole = sb->name != NULL;
+    for (size_t i = 0; whole && p->root && i < p->root->n_views; i++)
+        whole = (sb->covers[sb->n_covers++].path = vg_strdup(p->root->views[i].path)) != NULL;
+    if (!whole) {
+        vg_sandbox_destroy(sb);
         return NULL;
     }
     return sb;
 }
 
-int vg_sandbox_prepare(struct vg_sandbox_node *node, const struct vg_sandbox_profile *p,
-                       const char *name, struct vg_sandbox **ret, struct vg_err *err) {
+int vg_sandbox_begin(struct vg_sandbox_node *node, const struct vg_sandbox_profile *p,
+                     const char *name, struct vg_sandbox **ret, struct vg_err *err) {
     struct vg_sb_seed *seed;
     vg_auto_fd int home_fd = -1;
     if (!*name || strchr(name, '/') || name[0] == '.' || strlen(name) > 100)
         return vg_err_set(err, VG_INVALID, "'%s' cannot be the name of a sandbox", name);
+    if (!root_fits(p))
+        return vg_err_set(err, VG_INVALID, "the mirrored root of a sandbox makes no sense");
     struct vg_sandbox *sb = sandbox_new(node, p, name);
     if (!sb)
         return vg_err_sys(err, ENOMEM, "cannot prepare a sandbox");
@@ -201,14 +228,23 @@ int vg_sandbox_prepare(struct vg_sandbox_node *node, const struct vg_sandbox_pro
         sb->in_cgroup = true;
         r = start_init(sb, p, seed, home_fd, err);
     }
-    if (r >= 0)
-        r = await_ready(sb, err);
     if (r < 0) {
         vg_sandbox_destroy(sb);
         return r;
     }
     *ret = sb;
     return 0;
+}
+
+int vg_sandbox_prepare(struct vg_sandbox_node *node, const struct vg_sandbox_profile *p,
+                       const char *name, struct vg_sandbox **ret, struct vg_err *err) {
+    struct vg_sandbox *sb = NULL;
+    int r = vg_sandbox_begin(node, p, name, &sb, err);
+    if (r >= 0 && (r = vg_sandbox_await(sb, err)) < 0)
+        vg_sandbox_destroy(vg_take_ptr(sb));
+    if (r >= 0)
+        *ret = sb;
+    return r;
 }
 
 /* ---- commands
@@ -576,6 +612,13 @@ uid_t vg_sandbox_map_uid(const struct vg_sandbox *sb, uid_t inside) {
 
 gid_t vg_sandbox_map_gid(const struct vg_sandbox *sb, gid_t inside) {
     return vg_sb_map_id(sb->slot, sb->gid, inside);
+}
+
+int vg_sandbox_changes(const struct vg_sandbox *sb) {
+    if (!sb->mirrored)
+        return -ENOTSUP;
+    int fd = openat(sb->root_fd, "u0", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    return fd < 0 ? -errno : fd;
 }
 
 /* ---- death

@@ -49,6 +49,25 @@ struct vg_limits {
         disk_bytes; /* scratch: copy-on-write layer, /tmp, /dev/shm together; 0: half of memory */
 };
 
+/* A root that is not the node's: files of another machine (docs/mirror.md). Descriptors are
+   detached mounts, whose ids are in the user's private range; each is used up by one sandbox. The
+   profile must have uid and gid 0 and not be local_root: every id inside is then a private one
+   outside. All is borrowed until the sandbox is ready. */
+struct vg_sandbox_view {
+    const char *path; /* absolute, clean */
+    int fd;
+};
+struct vg_sandbox_root {
+    const int *layers; /* n_lower, topmost first, then n_data data-only ones; at most 20 */
+    size_t n_lower, n_data;
+    const struct vg_sandbox_view *views; /* folders that are written back */
+    size_t n_views;
+    const char *const *libraries; /* absolute paths of the node's driver libraries and programs */
+    size_t n_libraries;
+    uid_t uid; /* who the person is inside: gets /run/user/UID */
+    gid_t gid;
+};
+
 /* What a sandbox can be prepared for before its task is known. */
 struct vg_sandbox_profile {
     uint32_t slot; /* the user's id range: inside id x is outside 0x20000000 + slot * 65536 + x */
@@ -57,7 +76,8 @@ struct vg_sandbox_profile {
     bool local_root;  /* the caller is proven to be root of this machine */
     const char *home; /* bound read-write when it exists and belongs to uid; may be NULL */
     int netns_fd;     /* network namespace to live in; -1: the host's; -2: a fresh empty one */
-    const char *resolv_conf; /* text for /etc/resolv.conf, or NULL to leave the node's */
+    const char *resolv_conf;            /* text for /etc/resolv.conf, or NULL to leave the node's */
+    const struct vg_sandbox_root *root; /* NULL: the node's own files */
 };
 /* Makes what sandboxes of this (slot, uid, gid) share, unless the node has it: about 2 ms, best
    done in the agent before it forks the first keeper of a user. prepare does it itself when nobody
@@ -68,10 +88,18 @@ int vg_sandbox_prepare(struct vg_sandbox_node *node, const struct vg_sandbox_pro
                        const char *name, /* cgroup name, unique on the node */
                        struct vg_sandbox **ret, struct vg_err *err);
 
+/* The same in two steps, for whoever must not wait: a mirrored root may need bytes from far away.
+   vg_sandbox_fd() is readable when await will not block; kill_all ends the wait with a failure,
+   after which the sandbox must be destroyed like any other. */
+int vg_sandbox_begin(struct vg_sandbox_node *node, const struct vg_sandbox_profile *profile,
+                     const char *name, struct vg_sandbox **ret, struct vg_err *err);
+int vg_sandbox_await(struct vg_sandbox *sb, struct vg_err *err);
+
 struct vg_bind {
     const char *path; /* absolute; same inside and outside */
     int fd;           /* O_PATH descriptor that proves access, or -1: opened as the user */
     bool read_only;
+    bool detached; /* fd is a mount of its own, moved as it is; a path bound before stays */
 };
 
 struct vg_device {
@@ -150,6 +178,10 @@ int vg_sandbox_usage(struct vg_sandbox *sb, struct vg_usage *ret);
 /* The outside uid/gid that an inside id has in this sandbox. */
 uid_t vg_sandbox_map_uid(const struct vg_sandbox *sb, uid_t inside);
 gid_t vg_sandbox_map_gid(const struct vg_sandbox *sb, gid_t inside);
+
+/* What commands wrote outside of folders that are written back: the root's upper layer, as an
+   O_PATH descriptor. Mirrored roots only: -ENOTSUP. */
+int vg_sandbox_changes(const struct vg_sandbox *sb);
 
 /* After its commands have ended: makes it ready for another command of the same profile and binds.
    False when it is not exactly as it was before: destroy it then. */

@@ -660,3 +660,89 @@ def test_a_terminal_has_job_control():
                    options=["--tty"], stdin=subprocess.DEVNULL)
     assert b"/dev/pts/0" in done.stdout and b"back" in done.stdout
     assert b"stopped by signal 20" in done.stderr
+
+
+# ---- a root that is not the node's ----------------------------------------------------------------------------------
+
+PRIVATE = 0x20000000 + 7 * 65536  # what id 0 of a sandbox's user is outside
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """Another machine's files: this one's, with something that only it has, owned as a file daemon shows it."""
+    root, layers = tmp_path / "root", tmp_path / "layers"
+    root.mkdir(), layers.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "t", layers], check=True)
+    (layers / "up").mkdir(), (layers / "work").mkdir()
+    subprocess.run(["mount", "-t", "overlay", "machine", "-o",
+                    f"lowerdir=/,upperdir={layers}/up,workdir={layers}/work", root], check=True)
+    ann = root / "home/ann"
+    ann.mkdir()
+    (ann / "notes").write_text("only there\n")
+    (root / "etc/hosts").write_text("203.0.113.9 the-other-machine\n")
+    for p in (ann, ann / "notes"):
+        os.chown(p, PRIVATE + 1000, PRIVATE + 1000)
+    yield root
+    subprocess.run(["umount", root], check=True)
+    subprocess.run(["umount", layers], check=True)
+
+
+def mirrored(root, script, *options):
+    return subprocess.run([TRY, "--uid", "1000", "--gid", "1000", "--root", root, *options, "--", "/bin/sh", "-c", script],
+                          capture_output=True, timeout=60, text=True)
+
+
+def test_a_mirrored_root_shows_the_other_machines_files_and_the_nodes_own_places(machine):
+    done = mirrored(machine, "cat /home/ann/notes && id -u && grep -c the-other /etc/hosts; cat /etc/hostname")
+    assert done.stdout.split("\n")[:3] == ["only there", "1000", "0"], done
+    assert done.stdout.split("\n")[3] == os.uname().nodename
+    kinds = mirrored(machine, "stat -f -c %T /proc /sys /dev /tmp /run").stdout.split()
+    assert kinds == ["proc", "sysfs", "tmpfs", "tmpfs", "tmpfs"]
+
+
+def test_what_is_written_to_a_mirrored_root_is_dropped(machine):
+    done = mirrored(machine, "echo more >> /home/ann/notes; rm -r /home/ann/notes; echo x > /home/ann/new; ls /home/ann")
+    assert (done.returncode, done.stdout) == (0, "new\n"), done
+    assert (machine / "home/ann/notes").read_text() == "only there\n"
+    assert not (machine / "home/ann/new").exists()
+
+
+def test_every_id_of_a_mirrored_root_is_private_outside(machine, tmp_path):
+    project = tmp_path / "project"
+    project.mkdir()
+    os.chown(project, PRIVATE + 1000, PRIVATE + 1000)
+    done = mirrored(machine, "echo written > f; mkdir d; ln -s f l", "--view", f"{project}=/home/ann/project", "--cwd",
+                    "/home/ann/project")
+    assert done.returncode == 0, done
+    assert (project / "f").read_text() == "written\n"
+    assert {p.lstat().st_uid for p in project.iterdir()} == {PRIVATE + 1000}
+    # A file of this machine's own user 1000 is nobody's inside, however the number is claimed.
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    os.chown(mine, 1000, 1000)
+    mine.chmod(0o755)
+    done = mirrored(machine, "touch /home/ann/mine/x", "--view", f"{mine}=/home/ann/mine")
+    assert done.returncode != 0 and not (mine / "x").exists(), done
+
+
+def test_a_mirrored_root_gets_the_nodes_driver_libraries(machine, tmp_path):
+    folder = tmp_path / "drivers"
+    folder.mkdir()
+    (tmp_path / "d.c").write_text("int answer(void) { return 42; }\n")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", folder / "libmadeup.so.1.2", tmp_path / "d.c"], check=True)
+    (folder / "libmadeup.so.1").symlink_to("libmadeup.so.1.2")
+    script = "python3 -c 'import ctypes; print(ctypes.CDLL(\"libmadeup.so.1\").answer())'"
+    assert mirrored(machine, script).returncode != 0, "control"
+    done = mirrored(machine, script, "--library", folder / "libmadeup.so.1")
+    assert done.stdout == "42\n", done
+    done = mirrored(machine, "rm -f /run/virga-node/0/libmadeup.so.1; echo > /run/virga-node/0/x", "--library",
+                    folder / "libmadeup.so.1")
+    assert sorted(p.name for p in folder.iterdir()) == ["libmadeup.so.1", "libmadeup.so.1.2"]
+
+
+def test_every_failing_step_of_a_mirrored_root_leaves_nothing(machine):
+    before = traces()
+    done = subprocess.run([TRY, "--faults", "--root", machine, "--library", "/usr/bin/env"], capture_output=True, timeout=120)
+    assert done.returncode == 0, done
+    assert int(done.stdout.split()[0]) >= 15
+    assert traces() == before

@@ -8,11 +8,15 @@
    --cpu MILLI --mem SIZE --pids N --disk SIZE                    --net host|none
    --resolv TEXT               --tty                               --virga-home DIR --sock PATH
    --env K=V                   --usage                             --repeat N (timings on stderr)
-   --warm N                    commands per sandbox with --repeat */
+   --warm N                    commands per sandbox with --repeat
+   --root DIR                  a mirrored root, made of this folder as it is (below other --root)
+   --view DIR=AT               with it: DIR as a folder that is written back
+   --library PATH              with it: a driver library of the node */
 #include "base/cleanup.h"
 #include "base/fault.h"
 #include "base/util.h"
 #include "sandbox/sandbox.h"
+#include "sandbox/sys.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -39,6 +43,11 @@ struct opts {
     size_t n_env;
     unsigned repeat, warm;
     bool usage, faults;
+    const char *roots[BINDS], *view_dirs[BINDS], *libraries[BINDS];
+    struct vg_sandbox_root root;
+    struct vg_sandbox_view views[BINDS];
+    int layers[BINDS];
+    size_t n_roots, n_views;
 };
 
 static double now_usec(clockid_t id) {
@@ -134,6 +143,41 @@ static void show_usage(struct vg_sandbox *sb) {
             (unsigned long long)u.mem_peak_bytes, (unsigned long long)u.disk_bytes, u.pids, u.oom);
 }
 
+static int detach(const char *dir) {
+    int fd = (int)vg_sys_open_tree(AT_FDCWD, dir, OPEN_TREE_CLONE | O_CLOEXEC);
+    if (fd < 0)
+        fprintf(stderr, "sandbox-try: cannot take %s: %s\n", dir, strerror(errno));
+    return fd;
+}
+
+/* As a keeper does it; with --root the mounts are made anew each time. */
+static int prepare(struct vg_sandbox_node *node, struct opts *o, const char *name,
+                   struct vg_sandbox **ret, struct vg_err *err) {
+    for (size_t i = 0; i < o->n_roots; i++)
+        o->layers[i] = detach(o->roots[i]);
+    for (size_t i = 0; i < o->n_views; i++)
+        o->views[i].fd = detach(o->view_dirs[i]);
+    o->root.layers = o->layers;
+    o->root.n_lower = o->n_roots;
+    o->root.views = o->views;
+    o->root.n_views = o->n_views;
+    o->root.libraries = o->libraries;
+    o->root.uid = o->x.uid;
+    o->root.gid = o->x.gid;
+    if (o->n_roots) {
+        o->profile.root = &o->root;
+        o->profile.uid = 0;
+        o->profile.gid = 0;
+        o->profile.local_root = false;
+    }
+    int r = vg_sandbox_prepare(node, &o->profile, name, ret, err);
+    for (size_t i = 0; i < o->n_roots; i++)
+        vg_close(&o->layers[i]);
+    for (size_t i = 0; i < o->n_views; i++)
+        vg_close(&o->views[i].fd);
+    return r;
+}
+
 enum phase { PREPARE, STARTED, EXITED, DESTROYED, PHASES };
 static const char *const phase_names[] = {"prepare", "exec to started", "started to exited",
                                           "destroy"};
@@ -164,7 +208,7 @@ static int repeat(struct vg_sandbox_node *node, struct opts *o, struct vg_err *e
         struct vg_sandbox *sb;
         snprintf(name, sizeof(name), "try-%d-%u", (int)getpid(), i);
         double a = now_usec(CLOCK_MONOTONIC), b, c = 0, d;
-        if (vg_sandbox_prepare(node, &o->profile, name, &sb, err) < 0)
+        if (prepare(node, o, name, &sb, err) < 0)
             return die(err);
         t[PREPARE][i] = now_usec(CLOCK_MONOTONIC) - a;
         for (unsigned k = 0; k < o->warm; k++) {
@@ -188,7 +232,7 @@ static int once(struct vg_sandbox_node *node, struct opts *o, struct vg_err *err
     char name[32];
     struct vg_sandbox *sb;
     snprintf(name, sizeof(name), "try-%d", (int)getpid());
-    if (vg_sandbox_prepare(node, &o->profile, name, &sb, err) < 0)
+    if (prepare(node, o, name, &sb, err) < 0)
         return die(err);
     int status = run_once(sb, o, 1, NULL, err);
     if (o->usage)
@@ -203,7 +247,7 @@ static int faults(struct vg_sandbox_node *node, struct opts *o, struct vg_err *e
     for (; n < 1000; n++) {
         struct vg_sandbox *sb = NULL;
         vg_fault_arm(n, ENOMEM, NULL);
-        int r = vg_sandbox_prepare(node, &o->profile, "fault", &sb, err);
+        int r = prepare(node, o, "fault", &sb, err);
         vg_fault_disarm();
         vg_sandbox_destroy(r < 0 ? NULL : sb);
         if (r >= 0)
@@ -213,31 +257,14 @@ static int faults(struct vg_sandbox_node *node, struct opts *o, struct vg_err *e
     return n < 2 || n == 1000;
 }
 
-static const struct option long_opts[] = {{"uid", 1, 0, 'u'},
-                                          {"gid", 1, 0, 'g'},
-                                          {"group", 1, 0, 'G'},
-                                          {"slot", 1, 0, 's'},
-                                          {"home", 1, 0, 'h'},
-                                          {"cwd", 1, 0, 'C'},
-                                          {"bind", 1, 0, 'b'},
-                                          {"bind-ro", 1, 0, 'B'},
-                                          {"device", 1, 0, 'd'},
-                                          {"remote", 0, 0, 'r'},
-                                          {"cpu", 1, 0, 'c'},
-                                          {"mem", 1, 0, 'm'},
-                                          {"pids", 1, 0, 'p'},
-                                          {"disk", 1, 0, 'D'},
-                                          {"net", 1, 0, 'n'},
-                                          {"resolv", 1, 0, 'R'},
-                                          {"tty", 0, 0, 't'},
-                                          {"usage", 0, 0, 'U'},
-                                          {"repeat", 1, 0, 'x'},
-                                          {"virga-home", 1, 0, 'H'},
-                                          {"warm", 1, 0, 'w'},
-                                          {"env", 1, 0, 'e'},
-                                          {"sock", 1, 0, 'S'},
-                                          {"faults", 0, 0, 'F'},
-                                          {0}};
+static const struct option long_opts[] = {
+    {"uid", 1, 0, 'u'},    {"gid", 1, 0, 'g'},    {"group", 1, 0, 'G'},   {"slot", 1, 0, 's'},
+    {"home", 1, 0, 'h'},   {"cwd", 1, 0, 'C'},    {"bind", 1, 0, 'b'},    {"bind-ro", 1, 0, 'B'},
+    {"device", 1, 0, 'd'}, {"remote", 0, 0, 'r'}, {"cpu", 1, 0, 'c'},     {"mem", 1, 0, 'm'},
+    {"pids", 1, 0, 'p'},   {"disk", 1, 0, 'D'},   {"net", 1, 0, 'n'},     {"resolv", 1, 0, 'R'},
+    {"tty", 0, 0, 't'},    {"usage", 0, 0, 'U'},  {"repeat", 1, 0, 'x'},  {"virga-home", 1, 0, 'H'},
+    {"warm", 1, 0, 'w'},   {"env", 1, 0, 'e'},    {"sock", 1, 0, 'S'},    {"faults", 0, 0, 'F'},
+    {"root", 1, 0, '1'},   {"view", 1, 0, '2'},   {"library", 1, 0, '3'}, {0}};
 
 static int parse(int argc, char **argv, struct opts *o) {
     uint64_t v = 0;
@@ -316,6 +343,18 @@ static int parse(int argc, char **argv, struct opts *o) {
             break;
         case 'F':
             o->faults = true;
+            break;
+        case '1':
+            o->roots[o->n_roots++ % BINDS] = optarg;
+            break;
+        case '2':
+            if (!strchr(optarg, '='))
+                return -1;
+            o->view_dirs[o->n_views % BINDS] = strsep(&optarg, "=");
+            o->views[o->n_views++ % BINDS].path = optarg;
+            break;
+        case '3':
+            o->libraries[o->root.n_libraries++ % BINDS] = optarg;
             break;
         default:
             return -1;
