@@ -197,6 +197,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: sched-bench NODES TASKS TENANTS EVENTS [SEED [RESERVE]]\n");
         return 2;
     }
+    vg_mem_huge_heap(256u << 20); /* as virgad does */
     struct bench b = {.eng = vg_eng_new(),
                       .rng = vg_rng_seeded(v[4]),
                       .nodes = (uint32_t)v[0],

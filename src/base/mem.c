@@ -3,10 +3,15 @@
 
 #include "base/fault.h"
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 void *vg_alloc(size_t size) {
     if (vg_fault("alloc") < 0)
@@ -54,4 +59,28 @@ char *vg_fmt(const char *fmt, ...) {
     int n = vg_fault("alloc") < 0 ? -1 : vasprintf(&s, fmt, ap);
     va_end(ap);
     return n < 0 ? NULL : s;
+}
+
+void vg_mem_huge_heap(size_t bytes) {
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__)
+    enum { PAGE = 2 << 20, PIECE = 16 << 20, PIECES = 64 };
+    void *held[PIECES];
+    size_t n = 0, want = bytes / PIECE < PIECES ? bytes / PIECE : PIECES;
+    /* Pieces below the threshold come from the heap, one after another, and go back to its end,
+       which is kept. Nothing of them is touched. */
+    if (!mallopt(M_MMAP_THRESHOLD, 2 * PIECE) || !mallopt(M_TRIM_THRESHOLD, PIECES * PIECE))
+        return;
+    while (n < want && (held[n] = malloc(PIECE)))
+        n++;
+    if (n) {
+        uintptr_t from = ((uintptr_t)held[0] + PAGE - 1) & ~(uintptr_t)(PAGE - 1);
+        uintptr_t to = ((uintptr_t)held[n - 1] + PIECE) & ~(uintptr_t)(PAGE - 1);
+        if (to > from && to - from <= (size_t)PIECES * (PIECE + PAGE))
+            madvise((void *)from, to - from, MADV_HUGEPAGE);
+    }
+    while (n)
+        free(held[--n]);
+#else
+    (void)bytes;
+#endif
 }

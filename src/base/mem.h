@@ -9,3 +9,8 @@ char *vg_strdup(const char *s);                                /* NULL in, NULL 
 char *vg_strndup(const char *s, size_t n);
 void *vg_memdup(const void *p, size_t n);
 char *vg_fmt(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* For a program that walks much small memory in no order (the scheduler does): lets the heap's
+   first `bytes` lie in huge pages. Costs address space only. Early in main; a kernel or C library
+   that cannot is no error. */
+void vg_mem_huge_heap(size_t bytes);

@@ -1,5 +1,6 @@
 /* virgad: the control plane, in the foreground. */
 #include "base/log.h"
+#include "base/mem.h"
 #include "base/util.h"
 #include "control/control.h"
 
@@ -75,6 +76,7 @@ int main(int argc, char **argv) {
     int status = parse(argc, argv, &opts);
     if (status >= 0)
         return status;
+    vg_mem_huge_heap(256u << 20);
     vg_log_init("virgad");
     signal(SIGPIPE, SIG_IGN);
     umask(0022); /* private files say so themselves; the folder must let others reach the socket */

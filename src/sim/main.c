@@ -1,5 +1,6 @@
 /* virga-sim: the scheduler in virtual time. This file only finds the sub-command. */
 #include "base/cleanup.h"
+#include "base/mem.h"
 #include "sim/sim.h"
 
 #include <stdio.h>
@@ -28,6 +29,7 @@ static int usage(FILE *out) {
 
 int main(int argc, char **argv) {
     const char *words[VG_COUNT(commands)];
+    vg_mem_huge_heap(256u << 20);
     if (argc < 2)
         return usage(stderr);
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
