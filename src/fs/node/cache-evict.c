@@ -12,8 +12,6 @@
 #include <string.h>
 #include <sys/statvfs.h>
 
-#define IN_VAIN_USEC VG_USEC /* writers do not list the disk again before this has passed */
-
 struct victim {
     int64_t used_nsec;
     uint64_t cost, size;
@@ -147,9 +145,11 @@ static uint64_t evict(struct vg_cache *c, uint64_t high, uint64_t n, uint64_t at
     struct listing l = {0};
     uint64_t gone = 0;
     pthread_mutex_lock(&c->evict);
-    uint64_t now = vg_now_usec();
-    if (!goal_of(c, high, n, at_least) ||
-        (n && c->in_vain_usec && now < c->in_vain_usec + IN_VAIN_USEC)) {
+    /* When the last listing gained nothing and nobody has let go of anything since, the next one
+       would gain nothing either. */
+    unsigned released = atomic_load(&c->released);
+    bool in_vain = c->in_vain && c->in_vain_released == released;
+    if (!goal_of(c, high, n, at_least) || (n && in_vain)) {
         pthread_mutex_unlock(&c->evict);
         return 0;
     }
@@ -160,7 +160,8 @@ static uint64_t evict(struct vg_cache *c, uint64_t high, uint64_t n, uint64_t at
             gone += evict_one(c, &l.v[i]) ? l.v[i].cost : 0;
         vg_disk_empty_trash(c);
     }
-    c->in_vain_usec = gone ? 0 : now;
+    c->in_vain = !gone;
+    c->in_vain_released = released;
     pthread_mutex_unlock(&c->evict);
     free(l.v);
     return gone;

@@ -76,7 +76,9 @@ struct vg_cache {
     uint64_t marked_usec;
     /* eviction */
     pthread_mutex_t evict;
-    uint64_t in_vain_usec;     /* when evicting last gained nothing; 0: it did */
+    atomic_uint released;      /* how often a content lost its last holder */
+    bool in_vain;              /* the last listing gained nothing, */
+    unsigned in_vain_released; /* when so many had been released */
     atomic_uint evicted_since; /* stamps of evicted objects may dangle */
     /* scrub: under evict */
     unsigned scrub_dir;

@@ -268,6 +268,7 @@ void vg_blob_put(struct vg_blob *b) {
     if (atomic_load(&b->complete) && !b->secret && !b->foreign)
         vg_disk_used(c, b->id_name);
     unregister(b);
+    atomic_fetch_add(&c->released, 1);
     if (b->part && !b->n_have)
         vg_part_forget(b);
     pthread_mutex_unlock(&c->lock);
