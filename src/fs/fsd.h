@@ -15,6 +15,7 @@ enum vg_fsd_kind {
     VG_FSD_BARRIER,  /* everything the task wrote must be at the client; answered by SAFE */
     VG_FSD_ENDED,    /* the command has ended: send its trace; no answer */
     VG_FSD_STATUS,   /* answered by STATUS_TEXT: JSON */
+    VG_FSD_STOP,     /* the node goes down: leave now, or as soon as no task holds a view */
     /* from fsd */
     VG_FSD_MOUNTS = 32, /* vg_fsd_mounts + descriptors */
     VG_FSD_FAILED,      /* vg_fsd_failed */
@@ -46,8 +47,7 @@ struct vg_fsd_failed {
     char text[240];
 };
 
-/* For agents and keepers. Blocking where it says so. */
-/* Connects; starts the daemon when there is none (program: the virga binary). */
+/* For agents and keepers: src/fs/fsd-call.c. Any thread. */
 struct vg_fsd_conf {
     const char *dir;               /* $VIRGA_HOME/node/fs */
     const char *program;           /* path of virga */
@@ -56,10 +56,22 @@ struct vg_fsd_conf {
     uint64_t cache_bytes;          /* 0: a tenth of the disk */
     bool no_passthrough, no_erofs; /* as on kernels that lack them */
 };
+/* Connects; when nobody listens, makes the socket and starts the daemon with it:
+
+       PROGRAM fsd --dir DIR --slot N --node NAME --cache BYTES [--no-passthrough] [--no-erofs]
+
+   in a session of its own, with the listening socket as descriptor 3, standard output and error as
+   here. So nothing waits for the daemon to come up: what is sent first is read when it does. Two
+   who come at once start one daemon. The descriptor is blocking and close-on-exec. */
+#define VG_FSD_LISTEN_FD 3
 int vg_fsd_connect(const struct vg_fsd_conf *conf, int *ret_fd, struct vg_err *err);
+/* To a daemon that runs; -ECONNREFUSED or -ENOENT: there is none. */
+int vg_fsd_connect_running(const char *dir, uint32_t slot, int *ret_fd);
+/* One packet; descriptors stay the caller's. -EAGAIN on a full non-blocking socket. */
 int vg_fsd_send(int fd, enum vg_fsd_kind kind, const void *payload, size_t n, const int *fds,
                 size_t n_fds);
-/* 1 and a packet (descriptors are the caller's), 0 when the daemon is gone, -errno. */
+/* 1 and a packet (descriptors are the caller's; *n_fds: in how many fit, out how many came), 0 when
+   the other end is gone, -EAGAIN, -EBADMSG for what is no packet (its descriptors are closed). */
 int vg_fsd_recv(int fd, struct vg_fsd_head *head, void *payload, size_t max, int *fds,
                 size_t *n_fds);
 /* The daemon itself: `virga fsd …`, never returns before its end. */
