@@ -6,6 +6,7 @@
 #include "mirror/le.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <zstd.h>
 
 #define DIR_HEAD 24u

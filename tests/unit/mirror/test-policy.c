@@ -6,6 +6,7 @@
 #include "mirror/glob.h"
 
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <string.h>
 
 #define F (S_IFREG | 0600)
