@@ -1,0 +1,275 @@
+/* The client's records of folders, merged into what tasks did meanwhile; and the words to the
+   kernel that follow from them. Everything here runs with the view's lock. */
+#include "fs/node/proj-int.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+void proj_notice(struct vg_proj *p, struct pnode *parent, const char *name, size_t len,
+                 struct pnode *n) {
+    struct pnode *about = parent ? parent : n;
+    if (!about->nlookup && !about->is_root)
+        return; /* the kernel has never heard of it */
+    struct pnotice *t = vg_alloc(sizeof(*t) + len + 1);
+    if (!t)
+        return; /* it shows the old for as long as it remembers */
+    t->parent = parent ? proj_nodeid(parent) : 0;
+    t->node = n ? proj_nodeid(n) : 0;
+    t->len = (uint16_t)len;
+    if (len)
+        memcpy(t->name, name, len);
+    *p->notices_end = t;
+    p->notices_end = &t->next;
+    p->notices_put++;
+    pthread_cond_signal(&p->told);
+}
+
+void proj_wake(struct vg_proj *p, struct vg_list *waiting) {
+    while (!vg_list_empty(waiting)) {
+        struct vg_list *it = waiting->next;
+        vg_list_remove(it);
+        vg_list_push_back(&p->ready, it);
+        pthread_cond_signal(&p->work);
+    }
+}
+
+void proj_fail_waiting(struct vg_proj *p, struct vg_list *waiting, int err) {
+    (void)p;
+    while (!vg_list_empty(waiting)) {
+        struct pwait *w = vg_list_entry(waiting->next, struct pwait, link);
+        vg_list_remove(&w->link);
+        vg_fuse_err(w->r, err);
+        free(w);
+    }
+}
+
+void proj_unprove(struct vg_proj *p, struct pnode *dir) {
+    struct pdir *f = dir->dir;
+    if (!f->record)
+        return; /* nothing is known of it, or it was made here and the client says nothing new */
+    f->unproven = true;
+    if (f->fetching)
+        f->again = true;
+    if (vg_list_empty(&f->unproven_link))
+        vg_list_push_back(&p->unproven, &f->unproven_link);
+    pthread_cond_signal(&p->work);
+}
+
+void proj_fetch_dir(struct vg_proj *p, struct pnode *dir) {
+    struct pdir *f = dir->dir;
+    uint64_t object = proj_object(dir);
+    if (f->fetching || !object)
+        return;
+    f->fetching = true;
+    f->again = false;
+    f->fetch_acked = p->acked;
+    f->fetch_gen = p->begins;
+    vg_links_get_dir(p->conf.links, object);
+}
+
+int proj_need_dir(struct vg_proj *p, struct pnode *dir, struct pctx *c) {
+    if (!dir->dir)
+        return -ENOTDIR;
+    if (dir->dir->record)
+        return 0;
+    if (!proj_object(dir)) { /* its number is of another life of the service: the parent tells */
+        struct pnode *up = dir->names ? dir->names->parent : NULL;
+        if (!up)
+            return -ENOENT;
+        proj_unprove(p, up);
+        proj_fetch_dir(p, up);
+    } else {
+        proj_fetch_dir(p, dir);
+    }
+    c->park = &dir->dir->waiting;
+    return PROJ_WAIT;
+}
+
+static bool same_thing(const struct pnode *n, const struct vg_dirent *e) {
+    return n->at_client && n->cst.ino == e->st.ino && n->cst.dev == e->st.dev &&
+           (n->cst.mode & S_IFMT) == (e->st.mode & S_IFMT);
+}
+
+static bool same_state(const struct vg_mstat *a, const struct vg_mstat *b) {
+    return a->size == b->size && a->mtime == b->mtime && a->ctime == b->ctime &&
+           a->mode == b->mode && a->nlink == b->nlink && a->uid == b->uid && a->gid == b->gid;
+}
+
+static bool unsent(const struct pnode *n) {
+    return n->file && (n->file->n_dirty || n->file->touched);
+}
+
+static void set_object(struct vg_proj *p, struct pdent *d, uint64_t object) {
+    if (d->object == object)
+        return;
+    if (d->object && vg_map_get_u64(&p->objects, d->object) == d)
+        vg_map_del_u64(&p->objects, d->object);
+    d->object = vg_map_put_u64(&p->objects, object, d) < 0 ? 0 : object;
+}
+
+static void take_flags(struct pnode *n, const struct vg_dirent *e) {
+    n->denied = e->flags & VG_DE_DENIED;
+    n->secret = e->flags & VG_DE_SECRET;
+    n->has_id = e->id != NULL;
+    if (e->id)
+        memcpy(n->id, e->id, VG_HASH);
+    if (!(e->flags & VG_DE_XATTR) && !n->xattr)
+        n->xattr_known = true;
+}
+
+/* What the client has is another state now, and nothing of ours is under way. */
+static void take_state(struct vg_proj *p, struct pnode *n, const struct vg_dirent *e) {
+    bool content = n->cst.size != e->st.size || n->cst.mtime != e->st.mtime;
+    uint64_t ino = n->st.ino;
+    if (n->file && (content || !n->file->backing))
+        proj_file_drop(n);
+    n->cst = n->st = e->st;
+    if (n->local)
+        n->st.ino = ino;
+    n->at_client = true;
+    if (!n->dir && (e->flags & VG_DE_XATTR)) {
+        n->xattr_known = n->xattr_asked = false;
+        while (n->xattr) {
+            struct pxattr *x = n->xattr;
+            n->xattr = x->next;
+            free(x->name);
+            free(x);
+        }
+    }
+    proj_notice(p, NULL, NULL, 0, n);
+}
+
+static struct pnode *node_for(struct vg_proj *p, const struct vg_dirent *e) {
+    if (S_ISREG(e->st.mode) && e->st.nlink > 1) {
+        struct pnode *n = vg_map_get_u64(&p->links, e->st.ino);
+        if (n && same_thing(n, e))
+            return n;
+    }
+    struct pnode *n = proj_node_new(p, &e->st);
+    if (!n)
+        return NULL;
+    n->cst = e->st;
+    n->at_client = true;
+    if (S_ISREG(e->st.mode) && e->st.nlink > 1)
+        vg_map_put_u64(&p->links, e->st.ino, n);
+    if (S_ISLNK(e->st.mode)) {
+        n->target = vg_strndup(e->target, e->target_len);
+        if (!n->target) {
+            proj_node_maybe_free(p, n);
+            return NULL;
+        }
+    }
+    if (n->dir && (e->flags & (VG_DE_OTHER | VG_DE_EMPTY)))
+        n->dir->record = 1; /* shown empty */
+    return n;
+}
+
+/* True when something of ours is newer than the record. */
+static bool merge_entry(struct vg_proj *p, struct pnode *dir, const struct vg_dirent *e, bool first,
+                        uint64_t acked) {
+    uint64_t gen = dir->dir->record;
+    struct pdent *d = proj_find(p, dir, e->name, e->name_len);
+    if (d && d->pend > acked) {
+        d->seen = gen;
+        return true;
+    }
+    if (d && d->node && same_thing(d->node, e)) {
+        d->seen = gen;
+        set_object(p, d, e->object);
+        bool ours = d->node->pend > acked || unsent(d->node);
+        if (!ours) {
+            take_flags(d->node, e);
+            if (!same_state(&d->node->cst, &e->st))
+                take_state(p, d->node, e);
+        }
+        if (d->node->file)
+            proj_wake(p, &d->node->file->waiting);
+        return ours;
+    }
+    if (d && d->node && unsent(d->node)) {
+        d->seen = gen;
+        return true; /* another file lies there now: its flush finds out, and keeps both */
+    }
+    struct pnode *n = node_for(p, e);
+    if (!d && n)
+        d = proj_dent_new(p, dir, e->name, e->name_len);
+    if (!n || !d)
+        return true; /* out of memory: asked for again */
+    proj_dent_set(p, d, n);
+    set_object(p, d, e->object);
+    take_flags(n, e);
+    d->seen = gen;
+    if (!first)
+        proj_notice(p, dir, e->name, e->name_len, NULL);
+    return false;
+}
+
+static bool sweep(struct vg_proj *p, struct pnode *dir, uint64_t acked) {
+    struct pdir *f = dir->dir;
+    uint64_t gen = f->record;
+    bool ours = false;
+    for (size_t i = f->n; i-- > 0;) {
+        if (i >= f->n)
+            continue; /* it was squeezed */
+        struct pdent *d = f->slot[i];
+        if (!d || d->seen == gen)
+            continue;
+        if (d->pend > acked || (d->node && unsent(d->node))) {
+            ours = true;
+            continue;
+        }
+        if (d->node)
+            proj_notice(p, dir, d->name, d->len, NULL);
+        if (d->node && d->node->st.nlink)
+            d->node->st.nlink--;
+        proj_dent_free(p, d);
+    }
+    return ours;
+}
+
+static void merge_self(struct vg_proj *p, struct pnode *dir, const struct vg_mstat *st,
+                       uint64_t acked) {
+    if (dir->pend > acked || dir->dir->last_op > acked || same_state(&dir->cst, st))
+        return;
+    uint64_t ino = dir->st.ino;
+    dir->cst = dir->st = *st;
+    if (dir->local)
+        dir->st.ino = ino;
+    dir->at_client = true;
+    (void)p;
+}
+
+/* `acked`: operations up to it are in the record for sure. */
+void proj_merge(struct vg_proj *p, struct pnode *dir, const struct vg_dirrec *rec, bool pushed) {
+    struct pdir *f = dir->dir;
+    uint64_t acked = pushed ? 0 : f->fetch_acked;
+    bool first = f->record == 0, ours = false;
+    struct vg_dirent e;
+    size_t at = 0;
+    dir->refs++;
+    f->record++;
+    while (vg_dirrec_next(rec, &at, &e))
+        ours |= merge_entry(p, dir, &e, first, acked);
+    ours |= sweep(p, dir, acked);
+    merge_self(p, dir, &rec->st, acked);
+    if (!first)
+        proj_notice(p, NULL, NULL, 0, dir); /* attributes, and its listing in the kernel */
+    if (!pushed) {
+        f->fetching = false;
+        f->proved_gen = f->fetch_gen;
+        ours |= f->again;
+    } else if (!ours) {
+        f->proved_gen = p->begins;
+    }
+    f->unproven = ours;
+    if (!f->unproven)
+        vg_list_remove(&f->unproven_link);
+    else if (vg_list_empty(&f->unproven_link))
+        vg_list_push_back(&p->unproven, &f->unproven_link);
+    proj_wake(p, &f->waiting);
+    pthread_cond_broadcast(&p->proven);
+    pthread_cond_signal(&p->work);
+    dir->refs--;
+    proj_node_maybe_free(p, dir);
+}

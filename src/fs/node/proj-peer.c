@@ -1,0 +1,334 @@
+/* What the client says about a project: folders, data, failures, acknowledgements; and what becomes
+   of a file that both sides changed. On the links' receiving thread. */
+#include "fs/node/proj-int.h"
+
+#include "base/mem.h"
+#include "base/util.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define NOTES_MAX 16
+
+/* The thing the client knows by this number. */
+static struct pnode *by_object(struct vg_proj *p, uint64_t object) {
+    if (object == p->root_object)
+        return p->root;
+    struct pdent *d = object ? vg_map_get_u64(&p->objects, object) : NULL;
+    return d ? d->node : NULL;
+}
+
+bool vg_proj_dir(struct vg_proj *p, uint64_t req, const struct vg_dirrec *rec) {
+    pthread_mutex_lock(&p->lock);
+    struct pnode *n = by_object(p, rec->object);
+    if (n && n->dir) {
+        struct pdir *f = n->dir;
+        bool pushed = req == 0 || !f->fetching;
+        /* A push may be older than operations that were acknowledged over another link. */
+        if (!pushed || !f->record || (f->unproven && !f->last_op))
+            proj_merge(p, n, rec, pushed);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return n != NULL;
+}
+
+static void data_came(struct vg_proj *p, struct pnode *n, int rc) {
+    struct pfile *f = n->file;
+    if (rc == -EBADMSG) { /* not what the record said: believe the record's stamp alone */
+        n->has_id = false;
+        if (!f->backing)
+            proj_file_drop(n);
+        proj_wake(p, &f->waiting);
+    } else if (rc < 0) {
+        proj_fail_waiting(p, &f->waiting, rc == -ENOSPC ? ENOSPC : EIO);
+    } else {
+        proj_wake(p, &f->waiting);
+    }
+}
+
+bool vg_proj_data(struct vg_proj *p, uint64_t object, uint64_t off, uint64_t size, const void *data,
+                  size_t len) {
+    pthread_mutex_lock(&p->lock);
+    struct pnode *n = by_object(p, object);
+    if (!n || !n->file) {
+        pthread_mutex_unlock(&p->lock);
+        return n != NULL;
+    }
+    struct pfile *f = n->file;
+    if (proj_file_want(n) < 0 || !f->blob) {
+        proj_fail_waiting(p, &f->waiting, EIO);
+        pthread_mutex_unlock(&p->lock);
+        return true;
+    }
+    uint64_t whole = vg_blob_size(f->blob);
+    if (size != whole && !f->backing && n->pend <= p->acked && n->cst.size != size) {
+        if (n->names) /* another file by now: its folder's record is on the way, or asked for */
+            proj_unprove(p, n->names->parent);
+        pthread_mutex_unlock(&p->lock);
+        return true;
+    }
+    uint64_t want = off < whole ? VG_MIN(whole - off, len) : 0;
+    if (off % VG_LEAF || !want || (want % VG_LEAF && off + want != whole) ||
+        proj_leaf_here(f, off / VG_LEAF)) {
+        proj_wake(p, &f->waiting);
+        pthread_mutex_unlock(&p->lock);
+        return true;
+    }
+    struct vg_blob *b = vg_blob_ref(f->blob);
+    n->refs++;
+    pthread_mutex_unlock(&p->lock);
+    int rc = vg_blob_write(b, off, data, want);
+    pthread_mutex_lock(&p->lock);
+    data_came(p, n, rc);
+    n->refs--;
+    proj_node_maybe_free(p, n);
+    pthread_mutex_unlock(&p->lock);
+    vg_blob_put(b);
+    return true;
+}
+
+static void dir_failed(struct vg_proj *p, struct pnode *n, int err) {
+    struct pdir *f = n->dir;
+    f->fetching = false;
+    f->unproven = false;
+    f->proved_gen = f->fetch_gen;
+    vg_list_remove(&f->unproven_link);
+    proj_fail_waiting(p, &f->waiting, err);
+    pthread_cond_broadcast(&p->proven);
+    if (err == ENOENT && n->names)
+        proj_unprove(p, n->names->parent);
+}
+
+bool vg_proj_fail(struct vg_proj *p, const Vg__Mr__Fail *m) {
+    pthread_mutex_lock(&p->lock);
+    struct pnode *n = by_object(p, m->object);
+    int err = m->errno_ && m->errno_ < 4096 ? (int)m->errno_ : EIO;
+    if (n && !m->errno_) {
+        proj_xattrs_come(n, m);
+    } else if (n && n->xattr_asked && !n->xattr_known && !vg_list_empty(&n->xattr_waiting)) {
+        n->xattr_asked = false;
+        proj_fail_waiting(p, &n->xattr_waiting, err);
+    } else if (n && n->dir) {
+        dir_failed(p, n, err);
+    } else if (n && n->file) {
+        proj_fail_waiting(p, &n->file->waiting, err);
+        if (err == ENOENT && n->names)
+            proj_unprove(p, n->names->parent);
+    }
+    pthread_mutex_unlock(&p->lock);
+    if (n && m->errno_ && m->text && p->conf.note)
+        p->conf.note(p->conf.user, m->text);
+    return n != NULL;
+}
+
+bool vg_proj_inval(struct vg_proj *p, uint64_t folder) {
+    pthread_mutex_lock(&p->lock);
+    struct pnode *n = folder ? by_object(p, folder) : p->root;
+    if (!folder) {
+        vg_list_for_each (it, &p->nodes) {
+            struct pnode *d = vg_list_entry(it, struct pnode, all);
+            if (d->dir)
+                proj_unprove(p, d);
+        }
+    } else if (n && n->dir) {
+        proj_unprove(p, n);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return n != NULL;
+}
+
+/* Numbers of another life of the service mean nothing; names and stamps do. */
+void vg_proj_new_epoch(struct vg_proj *p, uint32_t view, uint64_t root_object) {
+    pthread_mutex_lock(&p->lock);
+    p->view = view;
+    vg_map_done(&p->objects);
+    p->objects = (struct vg_map){0};
+    p->root_object = root_object;
+    vg_list_for_each (it, &p->nodes) {
+        struct pnode *n = vg_list_entry(it, struct pnode, all);
+        for (struct pdent *d = n->names; d; d = d->next)
+            d->object = 0;
+        n->xattr_asked = false;
+        proj_wake(p, &n->xattr_waiting);
+        if (n->file)
+            proj_wake(p, &n->file->waiting);
+        if (!n->dir)
+            continue;
+        n->dir->fetching = false;
+        proj_unprove(p, n);
+        proj_wake(p, &n->dir->waiting);
+    }
+    pthread_mutex_unlock(&p->lock);
+}
+
+static int conflict_name(struct vg_proj *p, const struct pdent *d, char *out, size_t max) {
+    for (unsigned i = 0; i < 1000; i++) {
+        char tail[48];
+        int t = snprintf(tail, sizeof(tail), i ? ".conflict-%08llx-%u" : ".conflict-%08llx",
+                         (unsigned long long)(p->task >> 32), i);
+        int keep = VG_MIN((int)d->len, 255 - t);
+        snprintf(out, max, "%.*s%s", keep, d->name, tail);
+        struct pdent *there = proj_find(p, d->parent, out, strlen(out));
+        if (!there || !there->node)
+            return 0;
+    }
+    return -EEXIST;
+}
+
+/* What is here of the client's old content comes into the backing: it is nowhere else now. */
+static void bring_all(struct pnode *n) {
+    struct pctx c = {0};
+    for (uint64_t off = 0; off < n->file->base; off += VG_LEAF)
+        if (n->file->blob && vg_blob_has_leaf(n->file->blob, off / VG_LEAF))
+            proj_prepare(n, off, off + 1, &c);
+    n->file->base = 0;
+    n->file->based = true;
+}
+
+/* Both versions are kept: the client's under the name, ours beside it; open files follow ours. */
+static void keep_both(struct vg_proj *p, struct pnode *n, char *note, size_t max) {
+    struct pdent *d = n->names;
+    if (!d || (!n->file && !n->target))
+        return;
+    struct pnode *dir = d->parent;
+    char name[300];
+    vg_auto_free char *path = NULL;
+    proj_unprove(p, dir);
+    if (conflict_name(p, d, name, sizeof(name)) < 0 ||
+        proj_path(dir->names, name, strlen(name), &path) < 0)
+        return;
+    struct vg_oprec r = {.kind = n->file ? VG__MR__OP__KIND__CREATE : VG__MR__OP__KIND__SYMLINK,
+                         .n = n,
+                         .parent = dir,
+                         .name = path,
+                         .st = n->st,
+                         .data = n->target,
+                         .data_len = n->target ? strlen(n->target) : 0};
+    struct pdent *d2 = proj_find(p, dir, name, strlen(name));
+    if (!d2)
+        d2 = proj_dent_new(p, dir, name, strlen(name));
+    struct vg_logent *e = d2 ? vg_logent_new(p, &r) : NULL;
+    if (!e)
+        return;
+    snprintf(note, max,
+             "%.*s was changed on your machine and by the task: yours is kept, the task's is in %s",
+             (int)d->len, d->name, name);
+    if (n->file)
+        bring_all(n);
+    n->refs++;
+    proj_notice(p, dir, d->name, d->len, NULL);
+    proj_notice(p, dir, name, strlen(name), NULL);
+    proj_dent_free(p, d);
+    proj_dent_set(p, d2, n);
+    n->refs--;
+    n->at_client = false;
+    n->local = true;
+    d2->pend = n->pend = dir->dir->last_op = vg_oplog_add(p->log, e);
+    if (n->file) {
+        proj_dirty_all(n);
+        proj_flush_node(n);
+        proj_log_xattrs(n);
+    }
+    vg_oplog_extend_barriers(p->log);
+}
+
+static void took(struct vg_proj *p, struct pnode *n, const Vg__Mr__Changed *c, uint64_t op) {
+    if (c->stat) {
+        struct vg_mstat st;
+        vg_mw_stat_from(&st, c->stat);
+        if ((st.mode & S_IFMT) != (n->st.mode & S_IFMT))
+            return; /* not the thing we mean */
+        n->cst = st;
+        n->at_client = true;
+        if (n->file && st.nlink > 1)
+            vg_map_put_u64(&p->links, st.ino, n);
+        if (!n->local && n->pend <= op)
+            n->st = st;
+    }
+    if (c->has_renamed_to && c->renamed_to && n->names && !n->names->next && !n->names->object &&
+        vg_map_put_u64(&p->objects, c->renamed_to, n->names) == 0)
+        n->names->object = c->renamed_to;
+}
+
+static void answer_acks(struct vg_proj *p, uint64_t op, const Vg__Mr__Ack *m) {
+    vg_list_for_each_safe (it, &p->acks) {
+        struct packwait *w = vg_list_entry(it, struct packwait, link);
+        if (w->op > op)
+            continue;
+        int err = 0;
+        for (size_t i = 0; i < m->n_changed; i++)
+            if (m->changed[i]->object == w->n->handle && m->changed[i]->errno_)
+                err = (int)VG_MIN(m->changed[i]->errno_, 4095u);
+        vg_list_remove(&w->link);
+        int rc = err ? vg_fuse_err(w->r, err) : vg_fuse_ok(w->r, w->out, w->len);
+        if (rc == -ENOENT && w->n->nlookup && w->len >= sizeof(struct fuse_entry_out))
+            w->n->nlookup--;
+        w->n->refs--;
+        proj_node_maybe_free(p, w->n);
+        free(w);
+    }
+}
+
+/* Removed names that the client knows of: forgotten, unless a record is on its way that may have
+   them. */
+static void forget_tombs(struct vg_proj *p) {
+    vg_list_for_each_safe (it, &p->tombs) {
+        struct pdent *d = vg_list_entry(it, struct pdent, tomb);
+        if (d->pend > p->acked)
+            break;
+        if (!d->parent->dir->fetching || d->parent->dir->fetch_acked >= d->pend)
+            proj_dent_free(p, d);
+    }
+}
+
+void vg_proj_acked(struct vg_proj *p, uint64_t op, const Vg__Mr__Ack *m) {
+    char notes[NOTES_MAX][400];
+    unsigned n_notes = 0;
+    pthread_mutex_lock(&p->lock);
+    p->acked = VG_MAX(p->acked, op);
+    for (size_t i = 0; i < m->n_changed; i++) {
+        const Vg__Mr__Changed *c = m->changed[i];
+        struct pnode *n = vg_map_get_u64(&p->handles, c->object);
+        if (!n)
+            continue;
+        char *note = n_notes < NOTES_MAX ? notes[n_notes] : notes[NOTES_MAX - 1];
+        note[0] = 0;
+        if (c->errno_ == ESTALE) {
+            keep_both(p, n, note, sizeof(notes[0]));
+        } else if (c->errno_) {
+            snprintf(note, sizeof(notes[0]), "%s",
+                     c->text ? c->text : "an operation could not be done on your machine");
+            vg_oplog_failed(p->log, -(int)VG_MIN(c->errno_, 4095u), note);
+            if (n->names)
+                proj_unprove(p, n->names->parent);
+        } else {
+            took(p, n, c, op);
+        }
+        if (note[0] && n_notes < NOTES_MAX)
+            n_notes++;
+    }
+    answer_acks(p, p->acked, m);
+    forget_tombs(p);
+    if (!vg_oplog_full(p->log))
+        proj_wake(p, &p->room);
+    pthread_mutex_unlock(&p->lock);
+    for (unsigned i = 0; i < n_notes && p->conf.note; i++)
+        p->conf.note(p->conf.user, notes[i]);
+}
+
+void vg_proj_settle(struct vg_proj *p) {
+    pthread_mutex_lock(&p->lock);
+    vg_list_for_each (it, &p->nodes) {
+        struct pnode *n = vg_list_entry(it, struct pnode, all);
+        bool unsent = n->file && (n->file->n_dirty || n->file->touched);
+        if (!n->local || !n->at_client || unsent || n->nopen || n->pend > p->acked ||
+            (n->dir && n->dir->last_op > p->acked))
+            continue;
+        n->st = n->cst;
+        n->local = false;
+        proj_notice(p, NULL, NULL, 0, n);
+        if (n->names)
+            proj_notice(p, NULL, NULL, 0, n->names->parent);
+    }
+    pthread_mutex_unlock(&p->lock);
+}
