@@ -67,7 +67,7 @@ static inline int put_folder(struct vg_estore *s, const uint8_t *id, uint64_t si
                           .name_len = 4,
                           .id = id,
                           .st = {.mode = S_IFREG | 0644, .size = size, .ino = 77, .ctime = 9}};
-    struct vg_dirent d = {.name = "sub", .name_len = 3, .st = {.mode = S_IFDIR | 0700}};
+    struct vg_dirent d = {.name = "sub", .name_len = 3, .st = st};
     int r = vg_snapbuild_begin(&b, &st);
     if (r == 0)
         r = vg_snapbuild_add(&b, &f, NULL);

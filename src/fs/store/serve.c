@@ -1,0 +1,303 @@
+/* Serves a tree to a node: answers Get by object and range, and nothing else. Thread of its own;
+   answers go out in the order of the questions. */
+#include "base/cleanup.h"
+#include "base/mem.h"
+#include "base/util.h"
+#include "fs/store/ftree-int.h"
+#include "mirror/mwire.h"
+
+#include <string.h>
+#include <sys/socket.h>
+
+#define RANGES_MAX 64
+#define RANGE_MAX (64u << 20) /* bytes of one Get */
+#define LEVEL 1               /* zstd, of records; content goes as it is */
+
+struct serve {
+    struct vg_ftree *t;
+    int fd;
+    struct vg_buf out;
+    uint8_t *leaf;
+    uint8_t open_id[VG_HASH]; /* the file read last: its descriptor is kept */
+    int open_fd;
+};
+
+static int flush(struct serve *s) {
+    int r = 0;
+    while (r == 0 && vg_buf_len(&s->out)) {
+        ssize_t n = send(s->fd, vg_buf_data(&s->out), vg_buf_len(&s->out), MSG_NOSIGNAL);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            r = -errno;
+        else
+            vg_buf_consume(&s->out, (size_t)n);
+    }
+    return r;
+}
+
+static int send_msg(struct serve *s, const Vg__Mr__Msg *m) {
+    int r = vg_mw_msg(&s->out, m);
+    return r == 0 ? flush(s) : r;
+}
+
+static int greet(struct serve *s, uint64_t task) {
+    Vg__Mr__Hello hello = VG__MR__HELLO__INIT;
+    Vg__Mr__Run run = VG__MR__RUN__INIT;
+    Vg__Mr__Pushed pushed = VG__MR__PUSHED__INIT;
+    Vg__Mr__View view = VG__MR__VIEW__INIT, *views[] = {&view};
+    Vg__Mr__Stat st;
+    Vg__Mr__Msg m = VG__MR__MSG__INIT;
+    hello.has_version = hello.has_root = hello.has_frozen = true;
+    hello.version = 1;
+    hello.has_machine = hello.has_epoch = true;
+    hello.machine = (ProtobufCBinaryData){VG_MID, s->t->machine};
+    hello.epoch = (ProtobufCBinaryData){VG_MID, s->t->epoch};
+    hello.root = s->t->root->object;
+    hello.host = (char *)"the cloud's store";
+    hello.frozen = true;
+    m.body_case = VG__MR__MSG__BODY_HELLO;
+    m.hello = &hello;
+    int r = send_msg(s, &m);
+    view.has_id = view.has_path = view.has_root = true;
+    view.path = (ProtobufCBinaryData){1, (uint8_t *)"/"};
+    view.root = s->t->root->object;
+    pthread_mutex_lock(&s->t->lock);
+    vg_mw_stat_to(&st, &s->t->root->st);
+    pthread_mutex_unlock(&s->t->lock);
+    view.stat = &st;
+    run.has_task = true;
+    run.task = task;
+    run.n_view = 1;
+    run.view = views;
+    m.body_case = VG__MR__MSG__BODY_RUN;
+    m.run = &run;
+    if (r == 0)
+        r = send_msg(s, &m);
+    pushed.has_task = true;
+    pushed.task = task;
+    m.body_case = VG__MR__MSG__BODY_PUSHED;
+    m.pushed = &pushed;
+    return r == 0 ? send_msg(s, &m) : r;
+}
+
+static int fail(struct serve *s, const Vg__Mr__Get *g, int error, const char *text) {
+    Vg__Mr__Fail f = VG__MR__FAIL__INIT;
+    Vg__Mr__Msg m = VG__MR__MSG__INIT;
+    f.has_req = f.has_object = f.has_errno_ = true;
+    f.req = g->req;
+    f.object = g->object;
+    f.errno_ = (uint32_t)error;
+    f.text = (char *)text;
+    m.body_case = VG__MR__MSG__BODY_FAIL;
+    m.fail = &f;
+    return send_msg(s, &m);
+}
+
+static void entry_of(const struct vg_fnode *c, struct vg_dirent *ret) {
+    *ret = (struct vg_dirent){.object = c->object,
+                              .st = c->st,
+                              .name = c->name,
+                              .name_len = c->name_len,
+                              .target = c->name + c->name_len + 1,
+                              .target_len = c->target_len,
+                              .flags = c->flags,
+                              .id = S_ISREG(c->st.mode) && c->has_hash ? c->hash : NULL};
+    ret->flags &= (uint8_t) ~(VG_DE_OTHER | VG_DE_SECRET);
+}
+
+static int build_record(struct serve *s, struct vg_fnode *n, struct vg_buf *rec) {
+    int r = vg_dirrec_begin(rec, n->object, 1, &n->st);
+    for (uint32_t i = 0; r == 0 && i < n->n_child; i++) {
+        struct vg_dirent e;
+        entry_of(n->child[i], &e);
+        r = vg_dirrec_add(rec, &e);
+    }
+    (void)s;
+    return r == 0 ? vg_dirrec_end(rec) : r;
+}
+
+static int answer_folder(struct serve *s, const Vg__Mr__Get *g, struct vg_fnode *n) {
+    struct vg_buf rec = {0};
+    int r = vg_fnode_load(s->t, n);
+    if (r == 0)
+        r = build_record(s, n, &rec);
+    pthread_mutex_unlock(&s->t->lock);
+    if (r < 0)
+        r = fail(s, g, -r, "this folder is not in the snapshot");
+    else if ((r = vg_mw_dir(&s->out, g->req, g->object, 1, vg_buf_data(&rec), vg_buf_len(&rec),
+                            LEVEL)) == 0)
+        r = flush(s);
+    vg_buf_done(&rec);
+    return r;
+}
+
+static int answer_xattrs(struct serve *s, const Vg__Mr__Get *g, struct vg_fnode *n) {
+    Vg__Mr__Fail f = VG__MR__FAIL__INIT;
+    Vg__Mr__Msg m = VG__MR__MSG__INIT;
+    size_t count = 0, i = 0;
+    for (struct vg_fxattr *x = n->xattrs; x; x = x->next)
+        count++;
+    vg_auto_free Vg__Mr__Xattr *list = vg_alloc((count + 1) * sizeof(*list));
+    vg_auto_free Vg__Mr__Xattr **ptrs = vg_alloc((count + 1) * sizeof(*ptrs));
+    for (struct vg_fxattr *x = n->xattrs; list && ptrs && x; x = x->next, i++) {
+        list[i] = (Vg__Mr__Xattr)VG__MR__XATTR__INIT;
+        list[i].has_name = list[i].has_value = true;
+        list[i].name = (ProtobufCBinaryData){x->name_len, (uint8_t *)x->bytes};
+        list[i].value = (ProtobufCBinaryData){x->value_len, (uint8_t *)x->bytes + x->name_len};
+        ptrs[i] = &list[i];
+    }
+    f.has_req = f.has_object = f.has_errno_ = true;
+    f.req = g->req;
+    f.object = g->object;
+    f.n_xattr = i;
+    f.xattr = ptrs;
+    m.body_case = VG__MR__MSG__BODY_FAIL;
+    m.fail = &f;
+    int r = vg_mw_msg(&s->out, &m); /* while the lock keeps them */
+    pthread_mutex_unlock(&s->t->lock);
+    return r == 0 ? flush(s) : r;
+}
+
+/* Opens the stored content; with the lock held. */
+static int content_of(struct serve *s, const struct vg_fnode *n) {
+    if (s->open_fd >= 0 && memcmp(s->open_id, n->hash, VG_HASH) == 0)
+        return s->open_fd;
+    vg_close(&s->open_fd);
+    s->open_fd = vg_estore_open_data(s->t->store, n->hash);
+    memcpy(s->open_id, n->hash, VG_HASH);
+    return s->open_fd;
+}
+
+static int read_stored(int fd, uint64_t off, uint8_t *p, size_t n) {
+    while (n) {
+        ssize_t k = pread(fd, p, n, (off_t)off);
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k <= 0)
+            return k < 0 ? -errno : -EIO;
+        p += k;
+        n -= (size_t)k;
+        off += (uint64_t)k;
+    }
+    return 0;
+}
+
+/* One leaf into s->leaf, waiting for a puller where there is one. */
+static int get_leaf(struct serve *s, uint64_t object, uint64_t off, size_t n) {
+    struct vg_ftree *t = s->t;
+    pthread_mutex_lock(&t->lock);
+    struct vg_fnode *f = vg_map_get_u64(&t->by_object, object);
+    int r = f ? 0 : -ENOENT;
+    while (r == 0 && !f->has_hash && !(f->into && vg_einto_has(f->into, off / VG_LEAF))) {
+        if (f->state == VG_F_NEVER || !t->pull) {
+            vg_fnode_miss(t, f);
+            r = f->error ? -f->error : -EIO;
+            break;
+        }
+        vg_pull_demand(t->pull, f, off, n);
+        pthread_cond_wait(&t->changed, &t->lock);
+    }
+    int fd = r == 0 && f->has_hash ? content_of(s, f) : -1;
+    if (r == 0 && !f->has_hash)
+        r = vg_einto_read(f->into, off, s->leaf, n);
+    else if (r == 0 && fd < 0)
+        r = fd;
+    pthread_mutex_unlock(&t->lock);
+    return r == 0 && fd >= 0 ? read_stored(fd, off, s->leaf, n) : r;
+}
+
+static int answer_range(struct serve *s, const Vg__Mr__Get *g, uint64_t size, uint64_t off,
+                        uint64_t len, bool *ret_failed) {
+    if (off > size || len > RANGE_MAX)
+        return fail(s, g, EINVAL, "this range is not one");
+    uint64_t end = VG_MIN(size, off + len);
+    off -= off % VG_LEAF;
+    do {
+        size_t n = (size_t)VG_MIN(size - off, (uint64_t)VG_LEAF);
+        int r = get_leaf(s, g->object, off, n);
+        if (r < 0) {
+            *ret_failed = true;
+            return fail(s, g, -r, "the content of this file never came into the cloud's store");
+        }
+        r = vg_mw_data(&s->out, g->req, g->object, off, size, s->leaf, n, 0);
+        if (r == 0)
+            r = flush(s);
+        if (r < 0)
+            return r;
+        off += n;
+    } while (off < end);
+    return 0;
+}
+
+static int answer(struct serve *s, const Vg__Mr__Get *g) {
+    struct vg_ftree *t = s->t;
+    pthread_mutex_lock(&t->lock);
+    struct vg_fnode *n = vg_map_get_u64(&t->by_object, g->object);
+    if (n && g->xattrs)
+        return answer_xattrs(s, g, n);
+    if (n && S_ISDIR(n->st.mode) && g->n_range == 0)
+        return answer_folder(s, g, n);
+    bool file = n && S_ISREG(n->st.mode), denied = n && n->flags & VG_DE_DENIED;
+    uint64_t size = n ? n->st.size : 0;
+    pthread_mutex_unlock(&t->lock);
+    if (!n)
+        return fail(s, g, ENOENT, "the snapshot has no such object");
+    if (!file || g->n_range == 0 || g->n_range > RANGES_MAX)
+        return fail(s, g, EINVAL, "this cannot be read");
+    if (denied)
+        return fail(s, g, EACCES, "it was kept out of the snapshot as a secret");
+    int r = 0;
+    bool failed = false;
+    for (size_t i = 0; r == 0 && !failed && i < g->n_range; i++)
+        r = answer_range(s, g, size, g->range[i]->offset, g->range[i]->length, &failed);
+    return r;
+}
+
+static int handle(struct serve *s, const struct vg_mw_frame *f) {
+    if (f->kind == VG_MW_WRITE)
+        return -EPROTO; /* nothing here is written */
+    if (f->kind != VG_MW_MSG)
+        return -EPROTO;
+    switch (f->msg->body_case) {
+    case VG__MR__MSG__BODY_GET:
+        return answer(s, f->msg->get);
+    case VG__MR__MSG__BODY_OP:
+        return -EPROTO;
+    default:
+        return 0; /* greetings, skips, traces: nothing to do */
+    }
+}
+
+static int serve(struct serve *s, uint64_t task) {
+    struct vg_mw_in in = {0};
+    vg_auto_free uint8_t *room = vg_alloc(64u << 10);
+    int r = room && s->leaf ? greet(s, task) : -ENOMEM;
+    bool over = false;
+    while (r == 0 && !over) {
+        ssize_t n = recv(s->fd, room, 64u << 10, 0);
+        if (n < 0 && errno == EINTR)
+            continue;
+        over = n == 0;
+        r = n < 0 ? -errno : n ? vg_mw_feed(&in, room, (size_t)n) : 0;
+        struct vg_mw_frame f;
+        for (int k; r == 0 && (k = vg_mw_next(&in, &f)) != 0;) {
+            r = k < 0 ? k : handle(s, &f);
+            if (k > 0)
+                vg_mw_frame_done(&f);
+        }
+    }
+    vg_mw_in_done(&in);
+    return r;
+}
+
+int vg_fserve(struct vg_ftree *t, int fd, uint64_t task) {
+    struct serve s = {.t = t, .fd = fd, .open_fd = -1};
+    s.leaf = vg_alloc(VG_LEAF);
+    int r = serve(&s, task);
+    vg_close(&s.open_fd);
+    vg_buf_done(&s.out);
+    free(s.leaf);
+    close(fd);
+    return r;
+}
