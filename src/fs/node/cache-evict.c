@@ -155,7 +155,8 @@ static uint64_t evict(struct vg_cache *c, uint64_t high, uint64_t n, uint64_t at
     }
     if (list(c, &l) == 0) {
         uint64_t goal = goal_of(c, high, n, at_least);
-        qsort(l.v, l.n, sizeof *l.v, by_use);
+        if (l.n)
+            qsort(l.v, l.n, sizeof *l.v, by_use);
         for (size_t i = 0; i < l.n && gone < goal; i++)
             gone += evict_one(c, &l.v[i]) ? l.v[i].cost : 0;
         vg_disk_empty_trash(c);

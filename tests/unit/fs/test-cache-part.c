@@ -133,8 +133,23 @@ static void writer(struct place *p, const struct content *t, unsigned seed,
     }
 }
 
+/* Kills it after so many leaves and a bit, so that all moments of a write are hit. */
+static void kill_writer(struct place *p, const struct content *t, unsigned round,
+                        _Atomic unsigned *written) {
+    atomic_store(written, 0);
+    pid_t pid = fork();
+    if (pid == 0)
+        writer(p, t, round * 7919 + 1, written);
+    while (atomic_load(written) < 1 + round % 8)
+        cr_assert_eq(waitpid(pid, NULL, WNOHANG), 0, "the writer has ended by itself");
+    uint64_t until = vg_now_usec() + round * 37 % 700;
+    while (vg_now_usec() < until)
+        ;
+    kill(pid, SIGKILL);
+    cr_assert_eq(waitpid(pid, NULL, 0), pid);
+}
+
 Test(cache_part, what_is_claimed_after_a_kill_is_there) {
-    struct place p = place_new();
     struct content t[3];
     uint64_t compared = 0;
     _Atomic unsigned *written =
@@ -142,16 +157,10 @@ Test(cache_part, what_is_claimed_after_a_kill_is_there) {
     cr_assert_neq(written, MAP_FAILED);
     for (uint32_t i = 0; i < 3; i++)
         t[i] = content_new(i, (LEAVES + i) * VG_LEAF - i);
-    p.conf.dir = p.dir;
-    for (unsigned round = 0; round < 12; round++) {
-        unsigned until = atomic_load(written) + 1 + round;
-        pid_t pid = fork();
-        if (pid == 0)
-            writer(&p, t, round * 7919 + 1, written);
-        while (atomic_load(written) < until)
-            cr_assert_eq(waitpid(pid, NULL, WNOHANG), 0, "the writer has ended by itself");
-        kill(pid, SIGKILL);
-        waitpid(pid, NULL, 0);
+    for (unsigned round = 0; round < 60; round++) {
+        struct place p = place_new();
+        p.conf.dir = p.dir;
+        kill_writer(&p, t, round, written);
         struct vg_cache *c = place_open(&p);
         for (uint32_t i = 0; i < 3; i++) {
             struct vg_blob *b = get(c, &t[i], false);
@@ -160,9 +169,9 @@ Test(cache_part, what_is_claimed_after_a_kill_is_there) {
         }
         cr_assert_eq(vg_cache_scrub(c, UINT64_MAX), 0);
         vg_cache_close(c);
+        place_done(&p);
     }
-    cr_assert_gt(compared, 12, "nothing was ever kept");
+    cr_assert_gt(compared, 60, "nothing was ever kept");
     for (uint32_t i = 0; i < 3; i++)
         free(t[i].data);
-    place_done(&p);
 }
