@@ -36,6 +36,8 @@ struct vg_mirror_task;
 int vg_mirror_begin(struct vg_mirror *m, const struct vg_mirror_run *run,
                     struct vg_mirror_task **ret, struct vg_err *err);
 size_t vg_mirror_views(const struct vg_mirror_task *t, const char *const **ret);
+/* A sentence for the person who started it; NULL: none. */
+const char *vg_mirror_note(const struct vg_mirror_task *t);
 /* A connected socket (or one end of a pair) that carries the link. Takes it. May be called again
    for the same task when a link broke. */
 int vg_mirror_link(struct vg_mirror_task *t, int fd);

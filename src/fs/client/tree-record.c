@@ -46,6 +46,7 @@ struct adding {
     struct vg_cobj *folder;
     struct vg_memo *memo;
     uint64_t seq;
+    bool view;
     char path[PATH_MAX + NAME_MAX + 2];
     size_t at; /* where a name goes */
 };
@@ -79,7 +80,8 @@ static int add_one(struct adding *a, const struct vg_scan *scan, const struct vg
         d.flags |= VG_DE_DENIED;
     if (v == VG_SECRET)
         d.flags |= VG_DE_SECRET;
-    if (v == VG_EMPTY || e->kernels)
+    /* A project may lie where the environment shows nothing: below /tmp. */
+    if ((v == VG_EMPTY && !a->view) || e->kernels)
         d.flags |= VG_DE_EMPTY;
     if (e->xattr && v == VG_SERVE)
         d.flags |= VG_DE_XATTR;
@@ -109,13 +111,14 @@ int vg_ctree_take(struct vg_ctree *t, struct vg_cobj *folder, const struct vg_sc
     if (!a)
         return -ENOMEM;
     *a = (struct adding){.t = t, .folder = folder, .memo = memo};
+    a->view = vg_cobj_in_view(folder);
     a->seq = ++t->seq; /* later than every change that the scan can have seen */
     int r = vg_cobj_path(folder, a->path, PATH_MAX);
     if (r < 0)
         goto out;
     enum vg_verdict v = vg_policy_ask(t->policy, a->path, S_IFDIR, NULL);
-    if (v == VG_IGNORE && !folder->view) {
-        r = -ENOENT;
+    if ((v == VG_IGNORE || v == VG_DENY) && !folder->view) {
+        r = v == VG_DENY ? -EACCES : -ENOENT;
         goto out;
     }
     take_ignore(t, folder, a->path, scan);
@@ -127,7 +130,7 @@ int vg_ctree_take(struct vg_ctree *t, struct vg_cobj *folder, const struct vg_sc
         folder->known = true;
     }
     r = vg_dirrec_begin(out, folder->number, a->seq, &scan->st);
-    if (v != VG_EMPTY && !scan->kernels)
+    if ((v != VG_EMPTY || a->view) && !scan->kernels)
         for (size_t i = 0; r == 0 && i < scan->n; i++)
             r = add_one(a, scan, &scan->ent[i], out);
     if (r == 0)

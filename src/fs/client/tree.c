@@ -97,10 +97,13 @@ bool vg_cobj_gone(const struct vg_cobj *o) {
             return true;
     return false;
 }
-bool vg_cobj_in_view(const struct vg_cobj *o) {
+const struct vg_cobj *vg_cobj_top(const struct vg_cobj *o) {
     while (o->parent)
         o = o->parent;
-    return o->view != 0;
+    return o;
+}
+bool vg_cobj_in_view(const struct vg_cobj *o) {
+    return vg_cobj_top(o)->view != 0;
 }
 const struct vg_mstat *vg_cobj_told(const struct vg_cobj *o) {
     return o->known ? &o->st : NULL;

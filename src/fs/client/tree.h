@@ -22,7 +22,8 @@ int vg_ctree_root_fd(const struct vg_ctree *t); /* O_PATH; for threads that open
 
 struct vg_cobj *vg_ctree_get(struct vg_ctree *t, uint64_t object); /* NULL: unknown */
 uint64_t vg_cobj_number(const struct vg_cobj *o);
-struct vg_cobj *vg_cobj_parent(const struct vg_cobj *o); /* NULL: a root */
+struct vg_cobj *vg_cobj_parent(const struct vg_cobj *o);    /* NULL: a root */
+const struct vg_cobj *vg_cobj_top(const struct vg_cobj *o); /* its root, or what is gone */
 struct vg_cobj *vg_cobj_kid(const struct vg_cobj *folder, const char *name);
 bool vg_cobj_gone(const struct vg_cobj *o);    /* has no name any more */
 bool vg_cobj_in_view(const struct vg_cobj *o); /* of a project, not of the environment */
@@ -72,7 +73,7 @@ void vg_ctree_on_change(struct vg_ctree *t,
                         void *user);
 
 /* A folder's record from a scan that began at sequence `seq`; entries get their numbers. -EAGAIN:
-   the folder changed since, scan it again; -ENOENT: hidden. */
+   the folder changed since, scan it again; -ENOENT: hidden; -EACCES: denied. */
 int vg_ctree_take(struct vg_ctree *t, struct vg_cobj *folder, const struct vg_scan *scan,
                   uint64_t seq, struct vg_memo *memo, struct vg_buf *out);
 /* Makes the folder's record from the disk now (readdir, lstat of each, policy, ids from the memo).

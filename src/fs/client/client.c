@@ -1,0 +1,342 @@
+#include "fs/client/guess.h"
+#include "fs/client/svc.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/util.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#define VIEWS_MAX 64u
+
+static void events_taken(void *mirror) {
+    vg_mpeers_inval(mirror);
+}
+static void events_lost(void *mirror) {
+    vg_warn("changes came faster than they could be followed: nodes look at all folders anew");
+    vg_mpeer_lost(mirror);
+}
+
+/* The machine's and user's name: made once. */
+static int machine_id(struct vg_mirror *m, struct vg_err *err) {
+    vg_auto_free char *path = vg_fmt("%s/machine", m->state), *data = NULL;
+    size_t n = 0;
+    if (!path)
+        return vg_err_set(err, VG_INTERNAL, "out of memory");
+    int r = vg_read_file(path, 4096, &data, &n);
+    if (r == 0 && n == VG_MID) {
+        memcpy(m->machine, data, VG_MID);
+        return 0;
+    }
+    if (r < 0 && r != -ENOENT)
+        return vg_err_sys(err, r, "cannot read %s", path);
+    vg_random(m->machine, VG_MID);
+    r = vg_write_file(path, m->machine, VG_MID, 0600);
+    return r < 0 ? vg_err_sys(err, r, "cannot write %s", path) : 0;
+}
+
+static int open_state(struct vg_mirror *m, struct vg_err *err) {
+    vg_auto_free char *traces = vg_fmt("%s/traces", m->state);
+    vg_auto_free char *memo = vg_fmt("%s/memo", m->state);
+    if (!traces || !memo)
+        return vg_err_set(err, VG_INTERNAL, "out of memory");
+    int r = vg_mkdir_p(traces, 0700);
+    if (r < 0)
+        return vg_err_sys(err, r, "cannot make %s", traces);
+    r = machine_id(m, err);
+    if (r < 0)
+        return r;
+    vg_traces_tidy(m);
+    r = vg_memo_open(memo, &m->memo);
+    return r < 0 ? vg_err_sys(err, r, "cannot open %s", memo) : 0;
+}
+
+static int open_tree(struct vg_mirror *m, struct vg_err *err) {
+    static const struct vg_watch_ops watch_ops = {.taken = events_taken, .lost = events_lost};
+    int r = vg_policy_new(m->home, &m->policy);
+    if (r == 0)
+        r = vg_policy_deny(m->policy, m->state);
+    if (r == 0)
+        r = vg_ctree_new(m->root, m->policy, m->machine, &m->tree);
+    if (r == 0)
+        r = vg_watch_new(m->loop, m->tree, &watch_ops, m, 0, &m->watch);
+    if (r < 0)
+        return vg_err_sys(err, r, "cannot serve %s", m->root);
+    vg_ctree_on_change(m->tree, vg_mpeer_on_change, m);
+    return 0;
+}
+
+int vg_mirror_new(uv_loop_t *loop, const struct vg_mirror_conf *conf, struct vg_mirror **ret,
+                  struct vg_err *err) {
+    struct vg_mirror *m = vg_alloc(sizeof(*m));
+    if (!m)
+        return vg_err_set(err, VG_INTERNAL, "out of memory");
+    vg_list_init(&m->peers);
+    vg_list_init(&m->links);
+    vg_list_init(&m->tasks);
+    m->loop = loop;
+    m->level = conf->level;
+    m->root = vg_strdup(conf->root);
+    m->home = vg_strdup(conf->home);
+    m->state = vg_strdup(conf->state);
+    vg_random(m->epoch, VG_MID);
+    if (gethostname(m->host, sizeof(m->host) - 1) < 0)
+        snprintf(m->host, sizeof(m->host), "your machine");
+    int r = m->root && m->home && m->state ? open_state(m, err)
+                                           : vg_err_set(err, VG_INTERNAL, "out of memory");
+    if (r == 0)
+        r = open_tree(m, err);
+    if (r < 0) {
+        vg_mirror_free(m);
+        return r;
+    }
+    *ret = m;
+    return 0;
+}
+
+static void task_free(struct vg_mirror_task *t) {
+    vg_list_remove(&t->link);
+    for (size_t i = 0; i < t->n_argv; i++)
+        free(t->argv[i]);
+    for (size_t i = 0; i < t->n_view; i++)
+        free((char *)t->view[i]);
+    free(t->argv);
+    free(t->view);
+    free(t->view_root);
+    free(t->project);
+    free(t->cwd);
+    free(t->program);
+    free(t->note);
+    vg_trace_done(&t->trace);
+    vg_trace_done(&t->run);
+    free(t);
+}
+
+void vg_mirror_free(struct vg_mirror *m) {
+    if (!m)
+        return;
+    vg_list_for_each_safe (it, &m->links)
+        vg_mlink_close(vg_list_entry(it, struct vg_mlink, link), "the service ends");
+    while (m->jobs) /* workers hold paths and descriptors of ours */
+        uv_run(m->loop, UV_RUN_ONCE);
+    vg_list_for_each_safe (it, &m->tasks)
+        task_free(vg_list_entry(it, struct vg_mirror_task, link));
+    vg_list_for_each_safe (it, &m->peers)
+        vg_mpeer_free(vg_list_entry(it, struct vg_mpeer, link));
+    vg_watch_free(m->watch);
+    uv_run(m->loop, UV_RUN_NOWAIT);
+    vg_memo_free(m->memo);
+    vg_ctree_free(m->tree);
+    vg_policy_free(m->policy);
+    free(m->root);
+    free(m->home);
+    free(m->state);
+    free(m);
+}
+
+const uint8_t *vg_mirror_machine(const struct vg_mirror *m) {
+    return m->machine;
+}
+
+/* ---- runs ---- */
+
+static bool exists(struct vg_mirror *m, const char *dir, const char *name) {
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof(path), "%s/%s", dir, name) >= (int)sizeof(path))
+        return false;
+    int fd = vg_open_beneath(vg_ctree_root_fd(m->tree), path, O_PATH);
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0;
+}
+
+/* The top of the git work tree that holds the working folder, else that folder. */
+static char *project_of(struct vg_mirror *m, const char *cwd) {
+    char *dir = vg_strdup(cwd);
+    if (!dir)
+        return NULL;
+    for (;;) {
+        if (exists(m, dir, ".git"))
+            break;
+        char *slash = strrchr(dir, '/');
+        if (!slash || slash == dir) {
+            free(dir);
+            return vg_strdup(cwd);
+        }
+        *slash = 0;
+    }
+    /* A home folder under git is not a project of everything in it. */
+    if (strcmp(dir, m->home) == 0 && strcmp(cwd, m->home) != 0) {
+        free(dir);
+        return vg_strdup(cwd);
+    }
+    return dir;
+}
+
+static bool may_write(struct vg_mirror *m, const char *path) {
+    vg_auto_fd int fd = vg_open_beneath(vg_ctree_root_fd(m->tree), path, O_PATH | O_DIRECTORY);
+    char link[40];
+    if (fd < 0)
+        return false;
+    snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+    return access(link, W_OK) == 0;
+}
+
+static int add_view(struct vg_mirror_task *t, const char *path, struct vg_err *err) {
+    struct vg_cobj *root = vg_ctree_view(t->m->tree, path);
+    if (!root)
+        return vg_err_sys(err, errno, "cannot open %s", path);
+    for (size_t i = 0; i < t->n_view; i++)
+        if (t->view_root[i] == root)
+            return 0;
+    char *own = vg_strdup(path);
+    if (!own || vg_policy_project(t->m->policy, path) < 0) {
+        free(own);
+        return vg_err_set(err, VG_INTERNAL, "out of memory");
+    }
+    t->view_root[t->n_view] = root;
+    t->view[t->n_view++] = own;
+    return 0;
+}
+
+static int add_views(struct vg_mirror_task *t, const struct vg_mirror_run *run,
+                     struct vg_err *err) {
+    if (run->n_writable + 1 > VIEWS_MAX)
+        return vg_err_set(err, VG_INVALID, "at most %u folders can be --writable", VIEWS_MAX - 1);
+    t->view = vg_alloc((run->n_writable + 1) * sizeof(*t->view));
+    t->view_root = vg_alloc((run->n_writable + 1) * sizeof(struct vg_cobj *));
+    t->project = project_of(t->m, run->cwd);
+    if (!t->view || !t->view_root || !t->project)
+        return vg_err_set(err, VG_INTERNAL, "out of memory");
+    int r = 0;
+    if (strcmp(t->project, "/") == 0)
+        t->note = vg_strdup("the working folder is /, so nothing that the command writes comes "
+                            "back: start it in a folder of your own, or name one with --writable");
+    else if (may_write(t->m, t->project))
+        r = add_view(t, t->project, err);
+    for (size_t i = 0; r == 0 && i < run->n_writable; i++) {
+        if (strcmp(run->writable[i], "/") == 0)
+            return vg_err_set(err, VG_INVALID,
+                              "the whole machine cannot be --writable: name a folder below /");
+        r = add_view(t, run->writable[i], err);
+    }
+    return r;
+}
+
+static int allow(struct vg_mirror_task *t, const struct vg_mirror_run *run, struct vg_err *err) {
+    for (size_t i = 0; i < run->n_allow; i++) {
+        int r = vg_policy_allow(t->m->policy, run->allow[i]);
+        if (r < 0)
+            return vg_err_sys(err, r, "cannot allow '%s'", run->allow[i]);
+        /* Records that call it denied are not so any more. */
+        struct vg_cobj *o = vg_ctree_walk(t->m->tree, run->allow[i]);
+        if (o && vg_cobj_parent(o))
+            vg_cobj_changed(t->m->tree, vg_cobj_parent(o));
+        if (o && vg_cobj_served(o))
+            vg_cobj_changed(t->m->tree, o);
+    }
+    return 0;
+}
+
+static int copy_run(struct vg_mirror_task *t, const struct vg_mirror_run *run) {
+    size_t n = 0;
+    while (run->argv[n])
+        n++;
+    t->id = run->task;
+    t->strict = run->strict;
+    t->sync = run->sync;
+    t->cwd = vg_strdup(run->cwd);
+    t->argv = vg_alloc((n + 1) * sizeof(*t->argv));
+    if (!t->argv || !t->cwd)
+        return -ENOMEM;
+    for (; t->n_argv < n; t->n_argv++)
+        if (!(t->argv[t->n_argv] = vg_strdup(run->argv[t->n_argv])))
+            return -ENOMEM;
+    return 0;
+}
+
+/* What it will need, from the last times or guessed. */
+static int foresee(struct vg_mirror_task *t, const struct vg_mirror_run *run) {
+    if (t->n_argv == 0)
+        return 0;
+    t->program = vg_guess_program(vg_ctree_root_fd(t->m->tree), t->argv[0], t->cwd, run->path_env);
+    const char **argv = vg_alloc((t->n_argv + 1) * sizeof(*argv));
+    if (!argv)
+        return -ENOMEM;
+    memcpy(argv, t->argv, t->n_argv * sizeof(*argv));
+    if (t->program)
+        argv[0] = t->program;
+    t->n_key = vg_trace_keys(argv, t->n_argv, t->project, t->key);
+    free(argv);
+    if (vg_mtask_load_trace(t) == 0 || !t->program)
+        return 0;
+    struct vg_guess g = {.root_fd = vg_ctree_root_fd(t->m->tree),
+                         .program = t->program,
+                         .argv = t->argv,
+                         .n_argv = t->n_argv,
+                         .cwd = t->cwd,
+                         .path_env = run->path_env};
+    return vg_guess(&g, &t->trace);
+}
+
+int vg_mirror_begin(struct vg_mirror *m, const struct vg_mirror_run *run,
+                    struct vg_mirror_task **ret, struct vg_err *err) {
+    if (!run->cwd || run->cwd[0] != '/' || !run->argv)
+        return vg_err_set(err, VG_INVALID, "a run needs a command and an absolute working folder");
+    struct vg_mirror_task *t = vg_alloc(sizeof(*t));
+    if (!t)
+        return vg_err_set(err, VG_INTERNAL, "out of memory");
+    t->m = m;
+    vg_list_push_back(&m->tasks, &t->link);
+    int r = copy_run(t, run);
+    if (r < 0)
+        vg_err_set(err, VG_INTERNAL, "out of memory");
+    if (r == 0)
+        r = add_views(t, run, err);
+    if (r == 0)
+        r = allow(t, run, err);
+    if (r == 0 && foresee(t, run) == -ENOMEM)
+        r = vg_err_set(err, VG_INTERNAL, "out of memory");
+    if (r < 0) {
+        task_free(t);
+        return r;
+    }
+    *ret = t;
+    return 0;
+}
+
+size_t vg_mirror_views(const struct vg_mirror_task *t, const char *const **ret) {
+    *ret = t->view;
+    return t->n_view;
+}
+
+const char *vg_mirror_note(const struct vg_mirror_task *t) {
+    return t->note;
+}
+
+int vg_mirror_link(struct vg_mirror_task *t, int fd) {
+    struct vg_mlink *l;
+    int r = vg_mlink_new(t, fd, &l);
+    if (r < 0)
+        return r;
+    vg_mlink_first_flight(l);
+    return 0;
+}
+
+void vg_mirror_end(struct vg_mirror_task *t) {
+    vg_list_for_each_safe (it, &t->m->links) {
+        struct vg_mlink *l = vg_list_entry(it, struct vg_mlink, link);
+        if (l->task == t)
+            vg_mlink_close(l, "the task has ended");
+    }
+    (void)vg_memo_flush(t->m->memo); /* good for this life at least */
+    task_free(t);
+}
+
+bool vg_mirror_idle(const struct vg_mirror *m) {
+    return vg_list_empty(&m->tasks) && vg_list_empty(&m->links) && m->jobs == 0;
+}

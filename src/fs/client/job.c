@@ -1,0 +1,498 @@
+/* What is to be sent, in the order of who waits for it; the reading is done by worker threads. */
+#include "fs/client/read.h"
+#include "fs/client/svc.h"
+
+#include "base/mem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/xattr.h>
+
+#define TRIES 4
+#define BULK_MAX (512u << 10) /* pushed bytes that may wait for the socket */
+#define DEMAND_MAX (2u << 20)
+static const unsigned jobs_max[VG_MP_N] = {8, 4, 3};
+
+struct vg_job {
+    struct vg_list link;
+    uv_work_t work;
+    struct vg_mirror *m;
+    struct vg_mlink *l; /* NULL: nobody waits any more */
+    enum vg_mitem_kind kind;
+    enum vg_mprio prio;
+    uint64_t req, object;
+    unsigned tries;
+    struct vg_mitem *slot; /* of the ordered queue */
+    int level, err;
+    /* DIR */
+    struct vg_scan scan;
+    uint64_t seq;
+    bool xattrs;
+    /* DATA */
+    struct vg_leaf_read read;
+    bool packs;
+    struct vg_buf frame;
+    char path[];
+};
+
+struct vg_mitem *vg_mitem_new(struct vg_mlink *l, enum vg_mitem_kind kind, enum vg_mprio prio,
+                              uint64_t req, uint64_t object) {
+    struct vg_mitem *it = vg_alloc(sizeof(*it));
+    if (!it)
+        return NULL;
+    it->kind = kind;
+    it->prio = prio;
+    it->req = req;
+    it->object = object;
+    vg_list_push_back(&l->queue[prio], &it->link);
+    return it;
+}
+
+void vg_mitem_free(struct vg_mitem *it) {
+    vg_list_remove(&it->link);
+    vg_buf_done(&it->buf);
+    free(it);
+}
+
+int vg_mlink_fail(struct vg_mlink *l, uint64_t req, uint64_t object, int code, const char *text) {
+    Vg__Mr__Fail fail = VG__MR__FAIL__INIT;
+    Vg__Mr__Msg msg = VG__MR__MSG__INIT;
+    if (!req)
+        return 0; /* nobody asked */
+    fail.has_req = fail.has_object = fail.has_errno_ = true;
+    fail.req = req;
+    fail.object = object;
+    fail.errno_ = (uint32_t)(code < 0 ? -code : code);
+    fail.text = (char *)text;
+    msg.body_case = VG__MR__MSG__BODY_FAIL;
+    msg.fail = &fail;
+    return vg_mlink_msg(l, &msg);
+}
+
+static int fail_errno(struct vg_mlink *l, uint64_t req, const struct vg_cobj *o, int code) {
+    char path[PATH_MAX], text[PATH_MAX + 128];
+    if (vg_cobj_path(o, path, sizeof(path)) < 0)
+        snprintf(path, sizeof(path), "a file");
+    snprintf(text, sizeof(text), "%s: %s", path, strerror(-code));
+    return vg_mlink_fail(l, req, vg_cobj_number(o), code, text);
+}
+
+/* ---- on the workers ---- */
+
+static void read_xattrs(struct vg_job *j) {
+    char link[40], names[4096];
+    Vg__Mr__Xattr xattr[64], *each[64];
+    uint8_t *value = NULL;
+    vg_auto_fd int fd = vg_open_beneath(j->read.root_fd, j->path, O_PATH);
+    if (fd < 0) {
+        j->err = fd;
+        return;
+    }
+    snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+    ssize_t n = listxattr(link, names, sizeof(names));
+    Vg__Mr__Fail fail = VG__MR__FAIL__INIT;
+    size_t count = 0, room = 256u << 10;
+    value = vg_alloc(room);
+    if (!value)
+        n = 0;
+    uint8_t *at = value;
+    for (ssize_t i = 0; i < n && count < VG_COUNT(xattr); i += (ssize_t)strlen(names + i) + 1) {
+        const char *name = names + i;
+        if (strncmp(name, "user.", 5) != 0 && strcmp(name, "security.capability") != 0)
+            continue; /* of the machine's own making */
+        ssize_t len = getxattr(link, name, at, room);
+        if (len < 0)
+            continue;
+        vg__mr__xattr__init(&xattr[count]);
+        xattr[count].has_name = xattr[count].has_value = true;
+        xattr[count].name = (ProtobufCBinaryData){strlen(name), (uint8_t *)name};
+        xattr[count].value = (ProtobufCBinaryData){(size_t)len, at};
+        each[count] = &xattr[count];
+        count++;
+        at += len;
+        room -= (size_t)len;
+    }
+    fail.has_req = fail.has_object = fail.has_errno_ = true;
+    fail.req = j->req;
+    fail.object = j->object;
+    fail.n_xattr = count;
+    fail.xattr = each;
+    Vg__Mr__Msg msg = VG__MR__MSG__INIT;
+    msg.body_case = VG__MR__MSG__BODY_FAIL;
+    msg.fail = &fail;
+    j->err = vg_mw_msg(&j->frame, &msg);
+    free(value);
+}
+
+static void read_data(struct vg_job *j) {
+    uint8_t *leaf = malloc(VG_LEAF);
+    if (!leaf) {
+        j->err = -ENOMEM;
+        return;
+    }
+    j->err = vg_leaf_read(&j->read, leaf);
+    if (j->err == 0) {
+        int level = j->level && vg_leaf_shrinks(leaf, j->read.len) ? j->level : 0;
+        j->err = vg_mw_data(&j->frame, j->req, j->object, j->read.offset, j->read.want.size, leaf,
+                            j->read.len, level);
+    }
+    free(leaf);
+}
+
+static void work(uv_work_t *w) {
+    struct vg_job *j = w->data;
+    if (j->kind == VG_MI_DIR) {
+        int fd = vg_open_beneath(j->read.root_fd, j->path, O_RDONLY | O_DIRECTORY | O_NONBLOCK);
+        j->err = fd < 0 ? fd : vg_scan_folder(fd, j->xattrs, &j->scan);
+    } else if (j->kind == VG_MI_XATTR) {
+        read_xattrs(j);
+    } else {
+        read_data(j);
+    }
+}
+
+/* ---- back on the loop ---- */
+
+static void job_free(struct vg_job *j) {
+    vg_list_remove(&j->link);
+    vg_scan_done(&j->scan);
+    vg_buf_done(&j->frame);
+    j->m->jobs--;
+    free(j);
+}
+
+/* The ordered queue: what is ready at its head goes out. */
+static void send_ready(struct vg_mlink *l) {
+    struct vg_list *first;
+    while (!l->closed && (first = vg_list_first(&l->queue[VG_MP_FOLDER]))) {
+        struct vg_mitem *it = vg_list_entry(first, struct vg_mitem, link);
+        if (!it->ready)
+            return;
+        if (vg_buf_len(&it->buf) && vg_mlink_put(l, true, &it->buf) < 0) {
+            vg_mlink_close(l, "out of memory");
+            return;
+        }
+        vg_mitem_free(it);
+    }
+}
+
+/* Files of a folder that cannot be told of cannot be sent. */
+static void fail_files_of(struct vg_mlink *l, const struct vg_cobj *folder, int code) {
+    for (int q = 0; q < VG_MP_N; q++)
+        vg_list_for_each_safe (at, &l->queue[q]) {
+            struct vg_mitem *it = vg_list_entry(at, struct vg_mitem, link);
+            struct vg_cobj *o = vg_ctree_get(l->m->tree, it->object);
+            if (it->kind != VG_MI_DATA || !o || vg_cobj_parent(o) != folder)
+                continue;
+            fail_errno(l, it->req, o, code);
+            if (l->closed)
+                return;
+            vg_mitem_free(it);
+        }
+}
+
+static void done_dir(struct vg_job *j) {
+    struct vg_mlink *l = j->l;
+    struct vg_cobj *folder = vg_ctree_get(j->m->tree, j->object);
+    struct vg_buf rec = {0}, frames = {0};
+    int r = j->err;
+    if (r == 0 && j->scan.far)
+        vg_watch_far(j->m->watch, folder);
+    if (r == 0)
+        r = vg_ctree_take(j->m->tree, folder, &j->scan, j->seq, j->m->memo, &rec);
+    if (r == -EAGAIN) { /* changed under the scan: here nothing can come between */
+        vg_buf_clear(&rec);
+        r = vg_ctree_record(j->m->tree, folder, j->m->memo, &rec);
+    }
+    uint64_t seq = vg_ctree_seq(j->m->tree);
+    if (r == 0)
+        r = vg_mw_dir(&frames, j->req, j->object, seq, vg_buf_data(&rec), vg_buf_len(&rec),
+                      j->level);
+    vg_buf_done(&rec);
+    if (r == 0) {
+        vg_mpeer_told(l->peer, folder, seq);
+        j->m->folders++;
+    } else {
+        vg_buf_done(&frames);
+        frames = (struct vg_buf){0};
+        fail_errno(l, j->req, folder, r);
+        if (!l->closed)
+            fail_files_of(l, folder, r);
+    }
+    if (l->closed) {
+        vg_buf_done(&frames);
+    } else if (j->slot) {
+        j->slot->buf = frames;
+        j->slot->ready = true;
+        send_ready(l);
+    } else if (vg_buf_len(&frames) && vg_mlink_put(l, true, &frames) < 0) {
+        vg_mlink_close(l, "out of memory");
+    }
+}
+
+static void again(struct vg_job *j, struct vg_cobj *o) {
+    struct vg_cobj *folder = vg_cobj_parent(o);
+    struct vg_mitem *it = vg_mitem_new(j->l, VG_MI_DATA, j->prio, j->req, j->object);
+    if (!it) {
+        vg_mlink_close(j->l, "out of memory");
+        return;
+    }
+    it->at = j->read.offset;
+    it->end = j->read.offset + 1;
+    it->tries = j->tries + 1;
+    if (folder)
+        vg_cobj_changed(j->m->tree, folder);
+    vg_mpeers_inval(j->m);
+}
+
+static void done_data(struct vg_job *j) {
+    struct vg_mlink *l = j->l;
+    struct vg_cobj *o = vg_ctree_get(j->m->tree, j->object);
+    if (j->err == -ESTALE && j->tries < TRIES && !vg_cobj_gone(o)) {
+        again(j, o);
+        return;
+    }
+    if (j->err < 0) {
+        fail_errno(l, j->req, o, j->err == -ESTALE ? -ENOENT : j->err);
+        return;
+    }
+    uint64_t leaf = j->read.offset / VG_LEAF;
+    if (!j->read.torn_is_fine)
+        (void)vg_memo_leaf(j->m->memo, &j->read.st, leaf, j->read.hash, j->read.began_ns);
+    *(j->prio == VG_MP_PUSH ? &j->m->pushed_bytes : &j->m->demand_bytes) += vg_buf_len(&j->frame);
+    vg_mpeer_sent(l->peer, o, leaf);
+    if (vg_mlink_put(l, j->prio == VG_MP_DEMAND, &j->frame) < 0)
+        vg_mlink_close(l, "out of memory");
+}
+
+static void done(uv_work_t *w, int status) {
+    struct vg_job *j = w->data;
+    struct vg_mlink *l = j->l;
+    if (status < 0)
+        j->err = status;
+    if (l) {
+        l->jobs[j->prio]--;
+        if (j->kind == VG_MI_DIR)
+            done_dir(j);
+        else if (j->kind == VG_MI_DATA)
+            done_data(j);
+        else if (j->err < 0)
+            fail_errno(l, j->req, vg_ctree_get(j->m->tree, j->object), j->err);
+        else if (vg_mlink_put(l, true, &j->frame) < 0)
+            vg_mlink_close(l, "out of memory");
+    }
+    bool alive = l && !l->closed;
+    job_free(j);
+    if (!alive)
+        return;
+    vg_mlink_work(l);
+    vg_mlink_write(l);
+}
+
+void vg_mlink_drop_jobs(struct vg_mlink *l) {
+    vg_list_for_each_safe (it, &l->jobs_list) {
+        struct vg_job *j = vg_list_entry(it, struct vg_job, link);
+        j->l = NULL;
+        j->slot = NULL;
+        vg_list_remove(it);
+    }
+}
+
+static struct vg_job *job_new(struct vg_mlink *l, const struct vg_mitem *it, struct vg_cobj *o) {
+    char path[PATH_MAX];
+    if (vg_cobj_path(o, path, sizeof(path)) < 0)
+        return NULL;
+    struct vg_job *j = vg_alloc(sizeof(*j) + strlen(path) + 1);
+    if (!j)
+        return NULL;
+    vg_list_init(&j->link);
+    memcpy(j->path, path, strlen(path) + 1);
+    j->work.data = j;
+    j->m = l->m;
+    j->l = l;
+    j->kind = it->kind;
+    j->prio = it->prio;
+    j->req = it->req;
+    j->object = vg_cobj_number(o);
+    j->tries = it->tries;
+    j->level = vg_mlink_level(l);
+    j->read.root_fd = vg_ctree_root_fd(l->m->tree);
+    j->read.path = j->path;
+    return j;
+}
+
+static int job_start(struct vg_job *j) {
+    int r = uv_queue_work(j->m->loop, &j->work, work, done);
+    if (r < 0) {
+        free(j);
+        return r;
+    }
+    j->m->jobs++;
+    j->l->jobs[j->prio]++;
+    vg_list_push_back(&j->l->jobs_list, &j->link);
+    return 0;
+}
+
+static bool dir_under_way(const struct vg_mlink *l, uint64_t folder) {
+    vg_list_for_each (it, &l->jobs_list) {
+        const struct vg_job *j = vg_list_entry(it, struct vg_job, link);
+        if (j->kind == VG_MI_DIR && j->object == folder)
+            return true;
+    }
+    return false;
+}
+
+static int start_dir(struct vg_mlink *l, const struct vg_mitem *it, struct vg_cobj *folder,
+                     struct vg_mitem *slot) {
+    int r = vg_watch_add(l->m->watch, folder);
+    struct vg_mitem how = {.kind = VG_MI_DIR, .prio = it->prio, .req = it->req};
+    if (it->kind != VG_MI_DIR)
+        how.req = 0; /* a folder that must be known before its file */
+    if (r < 0)
+        return r;
+    struct vg_job *j = job_new(l, &how, folder);
+    if (!j)
+        return -ENOMEM;
+    j->slot = slot;
+    j->seq = vg_ctree_seq(l->m->tree);
+    j->xattrs = vg_cobj_in_view(folder);
+    return job_start(j);
+}
+
+/* Refused content: says why. True when it was. */
+static bool refused(struct vg_mlink *l, const struct vg_mitem *it, const struct vg_cobj *o) {
+    char path[PATH_MAX], text[PATH_MAX * 2 + 256];
+    const char *why = NULL;
+    if (vg_cobj_path(o, path, sizeof(path)) < 0) {
+        vg_mlink_fail(l, it->req, it->object, ENAMETOOLONG, "a path is too long");
+        return true;
+    }
+    const struct vg_mstat *st = vg_cobj_told(o);
+    enum vg_verdict v = vg_policy_ask(l->m->policy, path,
+                                      st                      ? (mode_t)st->mode
+                                      : it->kind == VG_MI_DIR ? S_IFDIR
+                                                              : S_IFREG,
+                                      &why);
+    if (v == VG_SERVE || v == VG_SECRET ||
+        (v == VG_EMPTY && (it->kind == VG_MI_DIR || vg_cobj_in_view(o))) ||
+        vg_cobj_view_id(o)) /* a view's root was named by the person */
+        return false;
+    if (v == VG_IGNORE) {
+        snprintf(text, sizeof(text), "%s is hidden by a .virgaignore", path);
+        vg_mlink_fail(l, it->req, it->object, ENOENT, text);
+        return true;
+    }
+    snprintf(text, sizeof(text), "%s stays on your machine: %s; vrun --allow %s lets it through",
+             path, why ? why : "the policy says so", path);
+    vg_mlink_fail(l, it->req, it->object, EACCES, text);
+    return true;
+}
+
+enum begun { BEGUN, WAITS, OVER }; /* a job runs; another must end first; the item is finished */
+
+static enum begun start_leaf(struct vg_mlink *l, struct vg_mitem *it, struct vg_cobj *o) {
+    const struct vg_mstat *st = vg_cobj_told(o);
+    bool push = it->prio == VG_MP_PUSH;
+    if (!st || !S_ISREG(st->mode)) {
+        fail_errno(l, it->req, o, st && S_ISDIR(st->mode) ? -EISDIR : -EINVAL);
+        return OVER;
+    }
+    uint64_t end = VG_MIN(it->end, st->size ? st->size : 1);
+    if (push)
+        while (it->at < end && vg_mpeer_has(l->peer, o, it->at / VG_LEAF))
+            it->at += VG_LEAF;
+    if (it->at >= end && (push || it->once))
+        return OVER;
+    struct vg_job *j = job_new(l, it, o);
+    if (!j)
+        return OVER;
+    j->read.want = *st;
+    j->read.offset = it->at;
+    j->read.torn_is_fine = it->tries >= TRIES;
+    it->once = true;
+    it->at += VG_LEAF;
+    if (job_start(j) < 0) {
+        vg_mlink_close(l, "out of memory");
+        return OVER;
+    }
+    return it->at >= end ? OVER : BEGUN;
+}
+
+static enum begun start(struct vg_mlink *l, struct vg_mitem *it) {
+    struct vg_cobj *o = vg_ctree_get(l->m->tree, it->object);
+    if (!o || vg_cobj_gone(o)) {
+        vg_mlink_fail(l, it->req, it->object, o ? ENOENT : ESTALE,
+                      o ? "it was removed" : "this number means nothing here");
+        return OVER;
+    }
+    if (!it->once && refused(l, it, o))
+        return OVER;
+    if (it->kind == VG_MI_DIR) {
+        if (it->prio != VG_MP_DEMAND && vg_mpeer_current(l->peer, o))
+            return OVER;
+        int r = start_dir(l, it, o, it->prio == VG_MP_FOLDER ? it : NULL);
+        if (r < 0)
+            fail_errno(l, it->req, o, r);
+        return r == 0 && it->prio == VG_MP_FOLDER ? BEGUN : OVER;
+    }
+    struct vg_cobj *folder = vg_cobj_parent(o);
+    if (folder && !vg_mpeer_current(l->peer, folder)) {
+        int r = dir_under_way(l, vg_cobj_number(folder)) ? 0 : start_dir(l, it, folder, NULL);
+        if (r < 0)
+            fail_errno(l, it->req, o, r);
+        return r < 0 ? OVER : WAITS;
+    }
+    if (it->kind == VG_MI_DATA)
+        return start_leaf(l, it, o);
+    struct vg_job *j = job_new(l, it, o);
+    if (j && job_start(j) < 0)
+        vg_mlink_close(l, "out of memory");
+    return OVER;
+}
+
+/* An item that comes out as OVER is freed, but for the ordered queue, where it is passed over. */
+static void work_queue(struct vg_mlink *l, enum vg_mprio q, size_t backlog_max) {
+    vg_list_for_each_safe (at, &l->queue[q]) {
+        struct vg_mitem *it = vg_list_entry(at, struct vg_mitem, link);
+        enum begun b = BEGUN;
+        while (b == BEGUN && l->jobs[q] < jobs_max[q] && l->backlog < backlog_max) {
+            b = start(l, it);
+            if (l->closed)
+                return;
+        }
+        if (b == OVER)
+            vg_mitem_free(it);
+        else if (b == BEGUN)
+            return; /* enough is under way */
+    }
+}
+
+static void work_ordered(struct vg_mlink *l) {
+    vg_list_for_each_safe (at, &l->queue[VG_MP_FOLDER]) {
+        struct vg_mitem *it = vg_list_entry(at, struct vg_mitem, link);
+        if (it->ready || it->jobs)
+            continue;
+        if (l->jobs[VG_MP_FOLDER] >= jobs_max[VG_MP_FOLDER])
+            break;
+        if (it->kind == VG_MI_MSG || start(l, it) == OVER)
+            it->ready = true;
+        else
+            it->jobs = 1;
+        if (l->closed)
+            return;
+    }
+    send_ready(l);
+}
+
+void vg_mlink_work(struct vg_mlink *l) {
+    if (l->closed)
+        return;
+    work_queue(l, VG_MP_DEMAND, DEMAND_MAX);
+    if (!l->closed)
+        work_ordered(l);
+    if (!l->closed && vg_list_empty(&l->queue[VG_MP_FOLDER]))
+        work_queue(l, VG_MP_PUSH, BULK_MAX);
+}

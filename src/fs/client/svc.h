@@ -1,0 +1,160 @@
+#pragma once
+/* Inside the file service: client.c, peer.c, link.c, job.c, push.c. Loop thread, but for what
+   job.c's workers touch (struct vg_job alone).
+
+   A peer is a node's daemon: what it was told and what it has. A link belongs to a task and to a
+   peer; until the node has said hello the peer is a nameless one of its own. */
+#include "fs/client/apply.h"
+#include "fs/client/client.h"
+#include "fs/client/memo.h"
+#include "fs/client/tree.h"
+#include "fs/client/watch.h"
+#include "mirror/mwire.h"
+#include "mirror/trace.h"
+
+#include "base/list.h"
+#include "base/map.h"
+
+struct vg_mpeer {
+    struct vg_list link;
+    struct vg_mirror *m;
+    bool named;
+    uint8_t daemon[VG_MID];
+    char *node;
+    struct vg_apply *apply;
+    unsigned links;
+    struct vg_map told;   /* folder number to the record's sequence (+2) */
+    struct vg_map stale;  /* told folders that are not so any more: number to object */
+    struct vg_map unsaid; /* those of them that no Inval has named yet */
+    struct vg_map have;   /* object number to struct vg_mhave */
+    uint64_t busy;        /* the object that is being written for it */
+};
+struct vg_mhave { /* leaves of one state of a file that the node has or was sent */
+    struct vg_mstat st;
+    bool all;
+    uint8_t *bits;
+};
+
+enum vg_mprio { VG_MP_DEMAND, VG_MP_FOLDER, VG_MP_PUSH, VG_MP_N };
+struct vg_mframe { /* ready to be written */
+    struct vg_list link;
+    struct vg_buf buf;
+};
+enum vg_mitem_kind { VG_MI_DIR, VG_MI_DATA, VG_MI_XATTR, VG_MI_MSG };
+struct vg_mitem { /* something to be sent */
+    struct vg_list link;
+    enum vg_mitem_kind kind;
+    enum vg_mprio prio;
+    uint64_t req;
+    uint64_t object;
+    uint64_t at, end; /* DATA: next offset to read, end; whole leaves */
+    unsigned tries, jobs;
+    bool once;         /* DATA: some of it was read */
+    bool ahead;        /* nobody waits for it yet */
+    bool ready;        /* of the ordered queue: done, may be sent when its turn comes */
+    struct vg_buf buf; /* MSG, DIR: the frames */
+};
+
+struct vg_mlink {
+    struct vg_list link;
+    struct vg_mirror *m;
+    struct vg_mirror_task *task; /* NULL: the task has ended */
+    struct vg_mpeer *peer;
+    int fd;
+    uv_poll_t poll;
+    bool closed, hello, flown, pushed;
+    struct vg_mw_in in;
+    struct vg_list queue[VG_MP_N]; /* vg_mitem: waiting; FOLDER: in order, also those under way */
+    struct vg_list out[2];         /* vg_mframe: urgent, bulk */
+    size_t backlog;                /* bytes in out */
+    size_t written;                /* of the frame under way */
+    struct vg_mframe *cur;
+    unsigned jobs[VG_MP_N];
+    struct vg_list jobs_list;
+    /* How fast it takes bytes. */
+    uint64_t busy_since, busy_bytes, rate;
+};
+
+struct vg_mirror_task {
+    struct vg_list link;
+    struct vg_mirror *m;
+    uint64_t id;
+    char **argv;
+    size_t n_argv;
+    char *project;
+    const char **view;
+    struct vg_cobj **view_root;
+    size_t n_view;
+    bool strict, sync, ended;
+    char key[3][65];
+    size_t n_key;
+    struct vg_trace trace;
+    bool traced;
+    struct vg_trace run; /* what the node said so far */
+    bool run_whole;
+    char *cwd, *program;
+    unsigned links;
+    char *note; /* for the person, with the first flight; NULL: none */
+};
+
+struct vg_mirror {
+    uv_loop_t *loop;
+    char *root, *home, *state, host[256];
+    int level;
+    uint8_t machine[VG_MID], epoch[VG_MID];
+    struct vg_policy *policy;
+    struct vg_ctree *tree;
+    struct vg_watch *watch;
+    struct vg_memo *memo;
+    struct vg_list peers, links, tasks;
+    uint64_t sent_bytes, demands, demand_bytes, pushed_bytes, skipped, folders;
+    unsigned jobs;
+    bool freeing;
+};
+
+/* peer.c */
+struct vg_mpeer *vg_mpeer_new(struct vg_mirror *m);
+void vg_mpeer_free(struct vg_mpeer *p);
+/* The node of a link has said who it is: its peer becomes that one, which learns what the link has
+   sent so far. `known`: it was met before and still holds what it was told. */
+int vg_mpeer_name(struct vg_mlink *l, const Vg__Mr__NodeHello *h, bool *ret_known);
+bool vg_mpeer_current(const struct vg_mpeer *p, const struct vg_cobj *folder);
+void vg_mpeer_told(struct vg_mpeer *p, struct vg_cobj *folder, uint64_t seq);
+void vg_mpeer_forget(struct vg_mpeer *p, uint64_t folder);
+bool vg_mpeer_has(const struct vg_mpeer *p, const struct vg_cobj *o, uint64_t leaf);
+void vg_mpeer_sent(struct vg_mpeer *p, const struct vg_cobj *o, uint64_t leaf);
+void vg_mpeer_has_all(struct vg_mpeer *p, const struct vg_cobj *o);
+void vg_mpeer_on_change(void *mirror, struct vg_cobj *folder, const uint8_t *actor);
+void vg_mpeer_lost(struct vg_mirror *m);    /* everything is unproven */
+void vg_mpeers_inval(struct vg_mirror *m);  /* says what is unsaid to whom has a link */
+int vg_mpeer_inval_all(struct vg_mlink *l); /* before Run: all that is stale */
+bool vg_mpeers_known(const struct vg_mirror *m);
+
+/* link.c */
+int vg_mlink_new(struct vg_mirror_task *t, int fd, struct vg_mlink **ret);
+void vg_mlink_close(struct vg_mlink *l, const char *why);
+/* Takes the bytes. */
+int vg_mlink_put(struct vg_mlink *l, bool urgent, struct vg_buf *bytes);
+int vg_mlink_msg(struct vg_mlink *l, const Vg__Mr__Msg *m);
+void vg_mlink_write(struct vg_mlink *l);
+int vg_mlink_level(const struct vg_mlink *l);
+
+/* take.c: what a node says */
+int vg_mlink_take(struct vg_mlink *l, struct vg_mw_frame *f);
+
+/* job.c */
+struct vg_mitem *vg_mitem_new(struct vg_mlink *l, enum vg_mitem_kind kind, enum vg_mprio prio,
+                              uint64_t req, uint64_t object);
+void vg_mitem_free(struct vg_mitem *it);
+void vg_mlink_work(struct vg_mlink *l); /* starts what may be started */
+void vg_mlink_drop_jobs(struct vg_mlink *l);
+int vg_mlink_fail(struct vg_mlink *l, uint64_t req, uint64_t object, int code, const char *text);
+
+/* push.c */
+void vg_mlink_first_flight(struct vg_mlink *l);
+void vg_mlink_greeted(struct vg_mlink *l, bool known);
+
+/* traces.c */
+int vg_mtask_load_trace(struct vg_mirror_task *t);
+int vg_mtask_trace(struct vg_mirror_task *t, const Vg__Mr__Trace *m);
+void vg_traces_tidy(const struct vg_mirror *m); /* forgets what was not used for long */

@@ -1,0 +1,184 @@
+/* What a node says. It is not trusted: numbers are looked up, lengths are bounded, and what it may
+   not have is refused. */
+#include "fs/client/svc.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define RANGES_MAX 1024u
+
+static void enqueue_demand(struct vg_mlink *l, struct vg_mitem *it, bool ahead) {
+    it->ahead = ahead;
+    if (ahead)
+        return; /* at the end, where it is */
+    vg_list_for_each (at, &l->queue[VG_MP_DEMAND]) {
+        if (at == &it->link)
+            return;
+        if (!vg_list_entry(at, struct vg_mitem, link)->ahead)
+            continue;
+        vg_list_remove(&it->link);
+        vg_list_push_back(at, &it->link); /* before the first that nobody waits for */
+        return;
+    }
+}
+
+static int take_get(struct vg_mlink *l, const Vg__Mr__Get *g) {
+    if (!g->has_req || !g->req || !g->has_object || g->n_range > RANGES_MAX)
+        return -EPROTO;
+    bool ahead = g->has_urgency && g->urgency;
+    bool xattrs = g->has_xattrs && g->xattrs;
+    l->m->demands += !ahead;
+    if (g->n_range == 0 || xattrs) {
+        struct vg_mitem *it =
+            vg_mitem_new(l, xattrs ? VG_MI_XATTR : VG_MI_DIR, VG_MP_DEMAND, g->req, g->object);
+        if (!it)
+            return -ENOMEM;
+        enqueue_demand(l, it, ahead);
+        return 0;
+    }
+    for (size_t i = 0; i < g->n_range; i++) {
+        const Vg__Mr__Range *r = g->range[i];
+        uint64_t at = r->has_offset ? r->offset : 0, n = r->has_length ? r->length : 0;
+        if (at > INT64_MAX || n > INT64_MAX - at)
+            return -EPROTO;
+        struct vg_mitem *it = vg_mitem_new(l, VG_MI_DATA, VG_MP_DEMAND, g->req, g->object);
+        if (!it)
+            return -ENOMEM;
+        it->at = at - at % VG_LEAF;
+        it->end = at + (n ? n : 1);
+        enqueue_demand(l, it, ahead);
+    }
+    return 0;
+}
+
+static int take_skip(struct vg_mlink *l, const Vg__Mr__Skip *s) {
+    for (size_t i = 0; i < s->n_object; i++) {
+        const struct vg_cobj *o = vg_ctree_get(l->m->tree, s->object[i]);
+        struct vg_cobj *folder = o ? vg_cobj_parent(o) : NULL;
+        /* It speaks of the record that it was told: of another state it knows nothing. */
+        if (folder && vg_mpeer_current(l->peer, folder)) {
+            vg_mpeer_has_all(l->peer, o);
+            l->m->skipped++;
+        }
+    }
+    return 0;
+}
+
+/* The object that an operation names, if the tree knows it. */
+static struct vg_cobj *named(struct vg_mlink *l, const Vg__Mr__Op *op) {
+    struct vg_cobj *o = NULL;
+    for (size_t i = 0; l->task && i < l->task->n_view; i++)
+        if (vg_cobj_view_id(l->task->view_root[i]) == op->view)
+            o = l->task->view_root[i];
+    const char *p = (const char *)op->name.data;
+    size_t left = op->has_name ? op->name.len : 0;
+    while (o && left) {
+        const char *slash = memchr(p, '/', left);
+        size_t n = slash ? (size_t)(slash - p) : left;
+        char name[256];
+        if (n >= sizeof(name))
+            return NULL;
+        memcpy(name, p, n);
+        name[n] = 0;
+        if (n)
+            o = vg_cobj_kid(o, name);
+        p += slash ? n + 1 : n;
+        left -= slash ? n + 1 : n;
+    }
+    return o;
+}
+
+static int take_op(struct vg_mlink *l, const Vg__Mr__Op *op) {
+    if (!l->peer->apply)
+        return -EPROTO; /* before it said who it is */
+    if (op->has_kind && op->kind == VG__MR__OP__KIND__BEGIN) {
+        struct vg_cobj *o = named(l, op);
+        l->peer->busy = o ? vg_cobj_number(o) : 0;
+        if (o)
+            vg_cobj_set_busy(o, true);
+    }
+    vg_ctree_actor(l->m->tree, l->peer->daemon);
+    int r = vg_apply_op(l->peer->apply, op);
+    vg_ctree_actor(l->m->tree, NULL);
+    if (op->has_kind && op->kind == VG__MR__OP__KIND__END && l->peer->busy) {
+        struct vg_cobj *o = vg_ctree_get(l->m->tree, l->peer->busy);
+        if (o)
+            vg_cobj_set_busy(o, false);
+        l->peer->busy = 0;
+    }
+    return r;
+}
+
+static int take_write(struct vg_mlink *l, const struct vg_mw_frame *f) {
+    if (!l->peer->apply)
+        return -EPROTO;
+    vg_ctree_actor(l->m->tree, l->peer->daemon);
+    int r = vg_apply_write(l->peer->apply, f->op, f->object, f->offset, f->data, f->len);
+    vg_ctree_actor(l->m->tree, NULL);
+    return r;
+}
+
+static int take_trace(struct vg_mlink *l, const Vg__Mr__Trace *t) {
+    vg_list_for_each (it, &l->m->tasks) {
+        struct vg_mirror_task *task = vg_list_entry(it, struct vg_mirror_task, link);
+        if (t->has_task && task->id == t->task)
+            return vg_mtask_trace(task, t);
+    }
+    return 0;
+}
+
+static int take_forget(struct vg_mlink *l, const Vg__Mr__Watch *w) {
+    for (size_t i = 0; i < w->n_forget; i++) {
+        struct vg_cobj *o = vg_ctree_get(l->m->tree, w->forget[i]);
+        bool told = false;
+        vg_mpeer_forget(l->peer, w->forget[i]);
+        vg_list_for_each (it, &l->m->peers) {
+            struct vg_mpeer *p = vg_list_entry(it, struct vg_mpeer, link);
+            told = told || vg_map_get_u64(&p->told, w->forget[i]);
+        }
+        if (o && !told)
+            vg_watch_forget(l->m->watch, o);
+    }
+    return 0;
+}
+
+static int take_hello(struct vg_mlink *l, const Vg__Mr__NodeHello *h) {
+    bool known;
+    if (l->hello || !h->has_version || h->version != 1)
+        return -EPROTO;
+    int r = vg_mpeer_name(l, h, &known);
+    if (r < 0)
+        return r;
+    l->hello = true;
+    for (size_t i = 0; l->task && r == 0 && i < l->task->n_view; i++)
+        r = vg_apply_allow(l->peer->apply, vg_cobj_view_id(l->task->view_root[i]),
+                           l->task->view_root[i]);
+    if (r == 0)
+        vg_mlink_greeted(l, known);
+    return r;
+}
+
+int vg_mlink_take(struct vg_mlink *l, struct vg_mw_frame *f) {
+    if (f->kind == VG_MW_WRITE)
+        return take_write(l, f);
+    if (f->kind != VG_MW_MSG)
+        return -EPROTO;
+    switch (f->msg->body_case) {
+    case VG__MR__MSG__BODY_NODE_HELLO:
+        return take_hello(l, f->msg->node_hello);
+    case VG__MR__MSG__BODY_GET:
+        return take_get(l, f->msg->get);
+    case VG__MR__MSG__BODY_SKIP:
+        return take_skip(l, f->msg->skip);
+    case VG__MR__MSG__BODY_OP:
+        return take_op(l, f->msg->op);
+    case VG__MR__MSG__BODY_TRACE:
+        return take_trace(l, f->msg->trace);
+    case VG__MR__MSG__BODY_WATCH:
+        return take_forget(l, f->msg->watch);
+    case VG__MR__MSG__BODY__NOT_SET: /* of a newer version */
+        return 0;
+    default:
+        return -EPROTO;
+    }
+}

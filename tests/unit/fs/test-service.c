@@ -1,0 +1,385 @@
+/* The file service as a node sees it. */
+#include "service-node.h"
+
+static char *const ls[] = {"ls", NULL};
+#define PROJECT "/home/me/project"
+
+static struct world w;
+static struct node n;
+
+static void setup(void) {
+    world_new(&w);
+}
+static void teardown(void) {
+    node_done(&n);
+    world_done(&w);
+}
+TestSuite(service, .init = setup, .fini = teardown, .timeout = 60);
+
+static uint64_t object_in(uint64_t folder, const char *name) {
+    struct vg_dirent e;
+    if (!vg_map_get_u64(&n.dirs, folder)) {
+        node_get(&n, folder, 0, 0);
+        turn(&w, &n, vg_map_get_u64(&n.dirs, folder));
+    }
+    cr_assert(node_entry(&n, folder, name, &e), "no %s in %lu", name, (unsigned long)folder);
+    return e.object;
+}
+static const char *content(uint64_t object) {
+    struct bytes *b = vg_map_get_u64(&n.data, object);
+    return b ? (const char *)b->p : NULL;
+}
+
+Test(service, says_hello_folders_run_and_serves_what_is_asked) {
+    put(&w, PROJECT "/a.txt", "first");
+    put(&w, PROJECT "/src/b.txt", "second");
+    service_start(&w);
+    begin(&w, &n, 7, ls, PROJECT "/src", NULL);
+    turn(&w, &n, n.n_runs == 1);
+    cr_assert(n.n_hellos == 1 && n.run_task == 7 && n.n_views == 2);
+    cr_assert(n.view_root[0] == VG_OBJ_ROOT && n.view_id[0] == 0 && n.view_id[1] == 1);
+    cr_assert(n.dirs_before_run >= 2, "the root and the project come before Run");
+    node_hello(&n, 1, true);
+    uint64_t b = object_in(n.view_root[1], "b.txt");
+    node_get(&n, b, 0, 6);
+    turn(&w, &n, content(b));
+    cr_assert_str_eq(content(b), "second");
+    /* The working folder is no work tree: it is the project itself. */
+    cr_assert_not(node_entry(&n, n.view_root[1], "a.txt", &(struct vg_dirent){0}));
+}
+
+Test(service, takes_the_top_of_a_work_tree_as_the_project) {
+    put_dir(&w, PROJECT "/.git");
+    put(&w, PROJECT "/a.txt", "first");
+    service_start(&w);
+    begin(&w, &n, 7, ls, PROJECT "/src", NULL);
+    turn(&w, &n, n.n_runs == 1);
+    node_hello(&n, 1, true);
+    uint64_t a = object_in(n.view_root[1], "a.txt");
+    uint64_t req = node_get(&n, a, 0, 5);
+    turn(&w, &n, content(a));
+    cr_assert_str_eq(content(a), "first");
+    cr_assert(req == 1 || req == 2);
+    /* The same file has another number in the environment. */
+    uint64_t home = object_in(VG_OBJ_ROOT, "home"), me = object_in(home, "me");
+    uint64_t other = object_in(object_in(me, "project"), "a.txt");
+    cr_assert_neq(other, a);
+    node_get(&n, other, 0, 5);
+    turn(&w, &n, content(other));
+    cr_assert_str_eq(content(other), "first");
+}
+
+Test(service, an_edit_before_a_run_is_always_seen) {
+    service_start(&w);
+    put(&w, PROJECT "/f", "0000");
+    begin(&w, &n, 1, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_runs == 1);
+    node_hello(&n, 1, true);
+    uint64_t root = n.view_root[1], f = object_in(root, "f");
+    for (int i = 1; i <= 300; i++) {
+        char text[8];
+        snprintf(text, sizeof(text), "%04d", i);
+        put(&w, PROJECT "/f", text); /* same size; often within one tick of the clock */
+        struct node fresh_link;
+        int runs = 0;
+        struct vg_mirror_task *t = begin(&w, &fresh_link, (uint64_t)i + 1, ls, PROJECT, NULL);
+        turn(&w, &fresh_link, fresh_link.n_runs > runs);
+        bool named = false;
+        for (int k = 0; k < fresh_link.n_invals && k < 64; k++)
+            named = named || fresh_link.inval[k] == root;
+        cr_assert(named, "edit %d: Run came without Inval of the folder", i);
+        vg_mirror_end(t);
+        node_done(&fresh_link);
+        /* The node asks again, on any link. */
+        int dirs = n.n_dirs, data = n.n_data;
+        node_get(&n, root, 0, 0);
+        turn(&w, &n, n.n_dirs > dirs);
+        node_get(&n, f, 0, 4);
+        turn(&w, &n, n.n_data > data);
+        cr_assert_str_eq(content(f), text);
+    }
+}
+
+Test(service, tells_of_changes_while_a_task_runs) {
+    put(&w, PROJECT "/f", "x");
+    service_start(&w);
+    begin(&w, &n, 1, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_runs == 1);
+    node_hello(&n, 1, true);
+    put(&w, PROJECT "/new", "x");
+    turn(&w, &n, n.n_invals >= 1);
+    cr_assert_eq(n.inval[0], n.view_root[1]);
+    int dirs = n.n_dirs;
+    node_get(&n, n.view_root[1], 0, 0);
+    turn(&w, &n, n.n_dirs > dirs);
+    cr_assert(node_entry(&n, n.view_root[1], "new", &(struct vg_dirent){0}));
+}
+
+Test(service, keeps_a_number_through_a_rename_and_gives_a_new_one_to_a_new_file) {
+    put(&w, PROJECT "/f", "x");
+    service_start(&w);
+    begin(&w, &n, 1, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_runs == 1);
+    node_hello(&n, 1, true);
+    uint64_t f = object_in(n.view_root[1], "f");
+    char from[200], to[200];
+    snprintf(from, sizeof(from), "%s/root" PROJECT "/f", w.dir);
+    snprintf(to, sizeof(to), "%s/root" PROJECT "/g", w.dir);
+    cr_assert(rename(from, to) == 0);
+    put(&w, PROJECT "/f", "y");
+    turn(&w, &n, n.n_invals >= 1);
+    int dirs = n.n_dirs;
+    node_get(&n, n.view_root[1], 0, 0);
+    turn(&w, &n, n.n_dirs > dirs);
+    cr_assert_eq(object_in(n.view_root[1], "g"), f);
+    cr_assert_neq(object_in(n.view_root[1], "f"), f);
+}
+
+Test(service, refuses_secrets_with_the_flag_that_allows_them) {
+    put_dir(&w, "/home/me/.ssh");
+    put(&w, "/home/me/.ssh/id_ed25519", "secret");
+    service_start(&w);
+    struct vg_mirror_task *t = begin(&w, &n, 1, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_runs == 1);
+    node_hello(&n, 1, true);
+    uint64_t me = object_in(object_in(VG_OBJ_ROOT, "home"), "me");
+    uint64_t ssh = object_in(me, ".ssh"), key = object_in(ssh, "id_ed25519");
+    struct vg_dirent e;
+    cr_assert(node_entry(&n, ssh, "id_ed25519", &e) && (e.flags & VG_DE_DENIED) && e.st.size == 6);
+    uint64_t req = node_get(&n, key, 0, 6);
+    turn(&w, &n, n.fail_req == req);
+    cr_assert_eq(n.last_errno, EACCES);
+    cr_assert(strstr(n.fail_text, "--allow /home/me/.ssh/id_ed25519"), "%s", n.fail_text);
+    cr_assert_null(content(key));
+    vg_mirror_end(t);
+    node_done(&n);
+    begin(&w, &n, 2, ls, PROJECT, "/home/me/.ssh/id_ed25519");
+    turn(&w, &n, n.n_runs == 1);
+    cr_assert(n.n_invals >= 1, "the folder's record is another one now");
+    node_hello(&n, 1, false);
+    node_get(&n, ssh, 0, 0);
+    turn(&w, &n, node_entry(&n, ssh, "id_ed25519", &e));
+    cr_assert((e.flags & VG_DE_SECRET) && !(e.flags & VG_DE_DENIED));
+    node_get(&n, key, 0, 6);
+    turn(&w, &n, content(key));
+    cr_assert_str_eq(content(key), "secret");
+}
+
+Test(service, hides_what_virgaignore_names_also_when_it_comes_later) {
+    put(&w, PROJECT "/keep", "x");
+    put(&w, PROJECT "/big.bin", "x");
+    service_start(&w);
+    begin(&w, &n, 1, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_runs == 1);
+    node_hello(&n, 1, true);
+    uint64_t root = n.view_root[1], big = object_in(root, "big.bin");
+    put(&w, PROJECT "/.virgaignore", "*.bin\n");
+    turn(&w, &n, n.n_invals >= 1);
+    int dirs = n.n_dirs;
+    node_get(&n, root, 0, 0);
+    turn(&w, &n, n.n_dirs > dirs);
+    cr_assert_not(node_entry(&n, root, "big.bin", &(struct vg_dirent){0}));
+    cr_assert(node_entry(&n, root, "keep", &(struct vg_dirent){0}));
+    uint64_t req = node_get(&n, big, 0, 1);
+    turn(&w, &n, n.fail_req == req);
+    cr_assert_eq(n.last_errno, ENOENT);
+}
+
+Test(service, sends_big_files_in_leaves_and_knows_their_id_afterwards) {
+    size_t size = 5 * VG_LEAF + 77;
+    uint8_t *data = vg_alloc(size);
+    for (size_t i = 0; i < size; i++)
+        data[i] = (uint8_t)(i * 31 + (i >> 10));
+    put_file(&w, PROJECT "/big", data, size);
+    char full[200];
+    snprintf(full, sizeof(full), "%s/root" PROJECT "/big", w.dir);
+    struct timespec old[2] = {{.tv_sec = 1}, {.tv_sec = 1}};
+    cr_assert(utimensat(AT_FDCWD, full, old, 0) == 0);
+    service_start(&w);
+    begin(&w, &n, 1, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_runs == 1);
+    node_hello(&n, 1, true);
+    uint64_t root = n.view_root[1], big = object_in(root, "big");
+    node_get(&n, big, VG_LEAF + 5, 10);
+    turn(&w, &n, n.n_data == 1);
+    node_get(&n, big, 0, size);
+    struct bytes *b = NULL;
+    turn(&w, &n, (b = vg_map_get_u64(&n.data, big)) && b->got == size + VG_LEAF);
+    cr_assert(memcmp(b->p, data, size) == 0);
+    /* Beyond the end there is an answer, too. */
+    int before = n.n_data;
+    node_get(&n, big, 50 * (uint64_t)VG_LEAF, 10);
+    uint64_t req = node_get(&n, 123456, 0, 10);
+    turn(&w, &n, n.fail_req == req);
+    cr_assert_eq(n.last_errno, ESTALE);
+    turn(&w, &n, n.n_data > before || n.fail_req != req);
+    free(data);
+}
+
+Test(service, answers_what_vanished_and_what_is_no_file) {
+    put(&w, PROJECT "/f", "x");
+    service_start(&w);
+    begin(&w, &n, 1, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_runs == 1);
+    node_hello(&n, 1, true);
+    uint64_t root = n.view_root[1], f = object_in(root, "f"), src = object_in(root, "src");
+    uint64_t req = node_get(&n, src, 0, 10);
+    turn(&w, &n, n.fail_req == req);
+    cr_assert_eq(n.last_errno, EISDIR);
+    char full[200];
+    snprintf(full, sizeof(full), "%s/root" PROJECT "/f", w.dir);
+    cr_assert(unlink(full) == 0);
+    req = node_get(&n, f, 0, 1);
+    turn(&w, &n, n.fail_req == req);
+    cr_assert_eq(n.last_errno, ENOENT);
+}
+
+Test(service, pushes_what_was_used_the_last_time) {
+    put_dir(&w, "/usr/bin");
+    put(&w, "/usr/bin/ls", "not really");
+    put(&w, PROJECT "/src/used", "content");
+    put(&w, PROJECT "/src/other", "content");
+    service_start(&w);
+    struct vg_mirror_task *t = begin(&w, &n, 1, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_runs == 1);
+    cr_assert_not(n.traced);
+    node_hello(&n, 1, true);
+    uint64_t src = object_in(n.view_root[1], "src"), used = object_in(src, "used");
+    Vg__Mr__Trace trace = VG__MR__TRACE__INIT;
+    Vg__Mr__Used u[2] = {VG__MR__USED__INIT, VG__MR__USED__INIT}, *each[2] = {&u[0], &u[1]};
+    Vg__Mr__Msg m = VG__MR__MSG__INIT;
+    uint32_t leaf = 0;
+    u[0].has_object = u[1].has_object = true;
+    u[0].object = src;
+    u[1].object = used;
+    u[1].n_leaf = 1;
+    u[1].leaf = &leaf;
+    trace.has_task = trace.has_whole = trace.whole = true;
+    trace.task = 1;
+    trace.n_used = 2;
+    trace.used = each;
+    m.body_case = VG__MR__MSG__BODY_TRACE;
+    m.trace = &trace;
+    node_send(&n, &m);
+    node_get(&n, src, 0, 0); /* answered after the trace was taken */
+    int dirs = n.n_dirs;
+    turn(&w, &n, n.n_dirs > dirs);
+    vg_mirror_end(t);
+    node_done(&n);
+
+    /* The same node: it knows all of it, only the file's content was never sent. */
+    t = begin(&w, &n, 2, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_runs == 1);
+    cr_assert(n.traced && n.n_dirs == 0);
+    node_hello(&n, 1, false);
+    turn(&w, &n, content(used));
+    cr_assert_eq(n.n_dirs, 0);
+    vg_mirror_end(t);
+    node_done(&n);
+
+    /* Another node, and another life of the service: everything at once, without being asked. */
+    vg_mirror_free(w.m);
+    service_start(&w);
+    t = begin(&w, &n, 3, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_runs == 1 && n.n_data == 1);
+    cr_assert(n.traced);
+    struct vg_dirent e;
+    cr_assert(node_entry(&n, n.view_root[1], "src", &e));
+    cr_assert(node_entry(&n, e.object, "used", &e));
+    cr_assert_str_eq(content(e.object), "content");
+    cr_assert_eq(n.n_data, 1, "what was not used is not pushed");
+}
+
+Test(service, leaves_out_what_the_node_says_it_has) {
+    put_dir(&w, "/usr/bin");
+    put(&w, "/usr/bin/ls", "not really");
+    service_start(&w);
+    struct vg_mirror_task *t = begin(&w, &n, 1, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_runs == 1);
+    node_hello(&n, 1, true);
+    uint64_t bin = object_in(object_in(VG_OBJ_ROOT, "usr"), "bin"), prog = object_in(bin, "ls");
+    turn(&w, &n, content(prog)); /* guessed */
+    int pushed = n.n_data, dirs = n.n_dirs;
+    node_get(&n, bin, 0, 0); /* its answer shows that the hello was heard */
+    turn(&w, &n, n.n_dirs > dirs);
+    vg_mirror_end(t);
+    node_done(&n);
+    t = begin(&w, &n, 2, ls, PROJECT, NULL);
+    node_hello(&n, 1, false);
+    turn(&w, &n, n.n_runs == 1);
+    node_get(&n, bin, 0, 0);
+    turn(&w, &n, n.n_dirs == 1);
+    cr_assert(pushed >= 1 && n.n_data == 0, "it was sent before to this node");
+}
+
+Test(service, drops_a_node_that_talks_nonsense) {
+    service_start(&w);
+    begin(&w, &n, 1, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_runs == 1);
+    cr_assert(write(n.fd, "\xff\xff\xff\xff\xff\xff\xff\xff", 8) == 8);
+    turn(&w, &n, n.closed);
+    /* The service lives on. */
+    struct node again;
+    begin(&w, &again, 2, ls, PROJECT, NULL);
+    turn(&w, &again, again.n_runs == 1);
+    node_hello(&again, 1, true);
+    Vg__Mr__Get g = VG__MR__GET__INIT;
+    Vg__Mr__Msg m = VG__MR__MSG__INIT;
+    m.body_case = VG__MR__MSG__BODY_GET;
+    m.get = &g; /* names nothing */
+    node_send(&again, &m);
+    turn(&w, &again, again.closed);
+    node_done(&again);
+}
+
+Test(service, says_that_nothing_is_sure_when_events_were_lost) {
+    service_start(&w);
+    begin(&w, &n, 1, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_runs == 1);
+    node_hello(&n, 1, true);
+    char full[200];
+    FILE *f = fopen("/proc/sys/fs/inotify/max_queued_events", "r");
+    int max = 16384;
+    cr_assert(f && fscanf(f, "%d", &max) == 1);
+    fclose(f);
+    if (max > 100000)
+        cr_skip_test("the kernel's queue is too long to overflow in a test");
+    for (int i = 0; i < max / 2 + 100; i++) {
+        snprintf(full, sizeof(full), "%s/root" PROJECT "/f%d", w.dir, i);
+        int fd = open(full, O_WRONLY | O_CREAT, 0600);
+        cr_assert(fd >= 0);
+        close(fd);
+    }
+    turn(&w, &n, n.n_all == 1);
+}
+
+Test(service, never_writes_back_the_whole_machine) {
+    service_start(&w);
+    struct vg_mirror_task *t = begin(&w, &n, 1, ls, "/", NULL);
+    turn(&w, &n, n.n_runs == 1);
+    cr_assert_eq(n.n_views, 1);
+    cr_assert(vg_mirror_note(t) && strstr(vg_mirror_note(t), "--writable"));
+    const char *all = "/";
+    struct vg_mirror_run run = {
+        .task = 2, .argv = ls, .cwd = PROJECT, .writable = &all, .n_writable = 1};
+    struct vg_err err = VG_ERR_INIT;
+    cr_assert(vg_mirror_begin(w.m, &run, &t, &err) < 0);
+    cr_assert(strstr(err.msg, "below /"), "%s", err.msg);
+}
+
+Test(service, explains_itself) {
+    put(&w, PROJECT "/.virgaignore", "*.bin\n");
+    service_start(&w);
+    struct vg_err err = VG_ERR_INIT;
+    char *text;
+    cr_assert(vg_mirror_explain(w.m, "/home/me/.ssh/id_rsa", &text, &err) == 0);
+    cr_assert(strstr(text, "never its content") && strstr(text, "--allow"), "%s", text);
+    free(text);
+    cr_assert(vg_mirror_explain(w.m, PROJECT "/x.bin", &text, &err) == 0);
+    cr_assert(strstr(text, "does not see it"), "%s", text);
+    free(text);
+    cr_assert(vg_mirror_explain(w.m, PROJECT "/src", &text, &err) == 0);
+    cr_assert(strstr(text, "may read it"), "%s", text);
+    free(text);
+    cr_assert(vg_mirror_explain(w.m, "relative", &text, &err) < 0);
+}
