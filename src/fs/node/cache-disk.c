@@ -53,9 +53,20 @@ static int look(struct vg_cache *c, const char *path, uint64_t size, struct stat
 
 static void public_path(const uint8_t id[VG_HASH], char out[VG_CACHE_PATH]) {
     char hex[VG_NAME];
-    for (size_t i = 0; i < VG_HASH; i++)
-        snprintf(hex + 2 * i, 3, "%02x", id[i]);
+    vg_hex(id, VG_HASH, hex);
     vg_cache_path(out, "id", hex);
+}
+
+/* A file of the operator's store that was found to be bad: not again, until it is repaired. */
+static bool shunned(const struct vg_cache *c, const struct stat *st) {
+    for (unsigned i = 0; i < VG_MIN(c->n_shunned, (unsigned)VG_COUNT(c->shunned)); i++)
+        if (c->shunned[i] == st->st_ino)
+            return true;
+    return false;
+}
+
+void vg_disk_shun(struct vg_cache *c, const struct stat *st) {
+    c->shunned[c->n_shunned++ % VG_COUNT(c->shunned)] = st->st_ino;
 }
 
 /* An object of the operator's store gets a name here: its bytes are on the disk once. */
@@ -67,7 +78,7 @@ static int find_public(struct vg_cache *c, const uint8_t id[VG_HASH], const char
         return 0;
     public_path(id, from);
     if (fstatat(c->public_dir, from, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode) ||
-        (uint64_t)st.st_size != size)
+        (uint64_t)st.st_size != size || shunned(c, &st))
         return 0;
     int r = do_link(c, c->public_dir, from, path, 0);
     *ret_foreign = r < 0; /* on another file system, say */
@@ -108,7 +119,8 @@ bool vg_disk_has(struct vg_cache *c, const uint8_t id[VG_HASH], const char *id_n
     if (c->public_dir < 0)
         return false;
     public_path(id, path);
-    return fstatat(c->public_dir, path, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode);
+    return fstatat(c->public_dir, path, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) &&
+           !shunned(c, &st);
 }
 
 void vg_disk_used(struct vg_cache *c, const char *id_name) {

@@ -68,6 +68,8 @@ struct vg_cache {
     struct vg_map by_stamp, by_id, by_secret; /* of what is held */
     struct vg_cache_stat st; /* hits, misses, evicted, bad, public_hits, scrubbed_bytes */
     _Atomic int64_t bytes, objects, partial;
+    uint64_t shunned[16]; /* inodes of the public store that were bad; under the lock */
+    unsigned n_shunned;
     atomic_uint trash; /* number of the next name in trash/ */
     /* not believed: objects with mtime in [suspect_from, suspect_to) */
     _Atomic int64_t suspect_from, suspect_to;
@@ -117,7 +119,8 @@ int vg_disk_stamp(struct vg_cache *c, const char *stamp, const uint8_t id[VG_HAS
 /* The id a stamp's name stands for: 0, -ENOENT, -EBADMSG. */
 int vg_disk_unstamp(struct vg_cache *c, const char *stamp, uint8_t ret_id[VG_HASH]);
 int vg_disk_open(struct vg_cache *c, const char *id_name, const uint8_t id[VG_HASH], bool foreign);
-void vg_disk_used(struct vg_cache *c, const char *id_name); /* now; cheap when it was just so */
+void vg_disk_used(struct vg_cache *c, const char *id_name);   /* now; cheap when it was just so */
+void vg_disk_shun(struct vg_cache *c, const struct stat *st); /* lock held */
 bool vg_disk_suspect(struct vg_cache *c, const struct stat *st);
 /* Takes a file away: at once, or by way of trash/ (to be emptied without the lock) when large. */
 int vg_disk_drop(struct vg_cache *c, const char *path, uint64_t size);

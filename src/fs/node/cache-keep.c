@@ -47,7 +47,10 @@ static int verify(struct vg_cache *c, const char *name, uint64_t *ret_size) {
 static void drop_bad(struct vg_cache *c, const char *name, uint64_t size) {
     char path[VG_CACHE_PATH];
     vg_cache_path(path, "id", name);
+    struct stat st;
     pthread_mutex_lock(&c->lock);
+    if (fstatat(c->dir, path, &st, AT_SYMLINK_NOFOLLOW) == 0 && st.st_nlink > 1)
+        vg_disk_shun(c, &st); /* it would be linked here again */
     bool gone = vg_disk_drop(c, path, size) == 0;
     c->st.bad += gone;
     pthread_mutex_unlock(&c->lock);
