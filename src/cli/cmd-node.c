@@ -1,6 +1,7 @@
 /* `virga node`: the machines of the cloud. */
 #include "base/cleanup.h"
 #include "base/util.h"
+#include "cli/cmd-node-cache.h"
 #include "cli/list.h"
 
 #include <string.h>
@@ -178,10 +179,15 @@ static const struct vg_cmd subs[] = {
     {"invite", "", "print a one-time token for 'virga join'", invite_opts, VG_COUNT(invite_opts),
      .run = invite_run},
     {"remove", "NODE...", "forget a machine that is gone", .run = remove_run},
+    {"seed", "PATH...", "on a node: keep public files ready, so that nobody need send them",
+     vg_node_seed_opts, VG_COUNT(vg_node_seed_opts), .run = vg_node_seed_run},
+    {"cache", "", "on a node: what it keeps of its users' files", VG_LIST_OPTS,
+     .run = vg_node_cache_run},
 };
 
 const struct vg_cmd vg_cmd_node = {.name = "node",
                                    .args = "",
-                                   .summary = "machines: list, drain, resume, invite, remove",
+                                   .summary =
+                                       "machines: list, drain, resume, invite, remove, seed, cache",
                                    .subs = subs,
                                    .n_subs = VG_COUNT(subs)};

@@ -180,11 +180,11 @@ static bool public_folder(const struct stat *st) {
 }
 
 /* 0, -ESTALE (skip it), or an error of the store. */
-static int take_in(struct store *s, const char *path) {
+static int take_in(struct store *s, const char *path, bool follow) {
     uint8_t id[VG_HASH];
     char to[96];
     struct stat st;
-    vg_auto_fd int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    vg_auto_fd int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | (follow ? 0 : O_NOFOLLOW));
     if (fd < 0 || fstat(fd, &st) < 0 || !public_file(&st))
         return -ESTALE;
     int r = read_id(s, fd, -1, (uint64_t)st.st_size, id);
@@ -200,11 +200,17 @@ static int take_in(struct store *s, const char *path) {
 
 static int visit(struct store *s, FTS *fts, FTSENT *e, struct vg_err *err) {
     int r = 0;
+    if (e->fts_level == 0 && e->fts_info != FTS_NS && e->fts_info != FTS_DP &&
+        !public_file(e->fts_statp) && !public_folder(e->fts_statp))
+        return vg_err_set(err, VG_INVALID,
+                          "%s is not public: what is seeded must belong to root and be open to "
+                          "all, as below /usr",
+                          e->fts_path);
     if (e->fts_info == FTS_D && !public_folder(e->fts_statp)) {
         s->st->skipped++;
         fts_set(fts, e, FTS_SKIP);
     } else if (e->fts_info == FTS_F) {
-        r = public_file(e->fts_statp) ? take_in(s, e->fts_accpath) : -ESTALE;
+        r = public_file(e->fts_statp) ? take_in(s, e->fts_accpath, e->fts_level == 0) : -ESTALE;
         s->st->skipped += r == -ESTALE;
     } else if (e->fts_info == FTS_NS && e->fts_level == 0) {
         return vg_err_sys(err, -e->fts_errno, "cannot seed from %s", e->fts_path);
@@ -243,7 +249,8 @@ int vg_public_seed(const char *dir, char *const *paths, struct vg_public_stat *s
     int r = store_open(&s, dir, err);
     for (size_t i = 0; r == 0 && paths[i]; i++)
         r = reachable(paths[i], err);
-    FTS *fts = r < 0 ? NULL : fts_open(paths, FTS_PHYSICAL | FTS_NOCHDIR | FTS_XDEV, NULL);
+    FTS *fts =
+        r < 0 ? NULL : fts_open(paths, FTS_PHYSICAL | FTS_COMFOLLOW | FTS_NOCHDIR | FTS_XDEV, NULL);
     if (r == 0 && !fts)
         r = vg_err_sys(err, -errno, "cannot read the folders to seed from");
     for (FTSENT *e; r == 0 && (e = fts_read(fts));)

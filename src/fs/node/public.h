@@ -17,9 +17,9 @@ struct vg_public_stat {
 
 /* Takes in each file, or everything below each folder: regular files that belong to root and that
    all may read, in folders that belong to root, that all may enter and nobody else may write; no
-   link is followed and no other file system entered. Paths end with NULL. After a power failure the
-   store holds nothing torn. -EBUSY: somebody else is at it. -ENOSPC: the disk has less than what is
-   kept free. What was taken in before an error stays. */
+   link is followed (but a path given here) and no other file system entered. Paths end with NULL.
+   After a power failure the store holds nothing torn. -EBUSY: somebody else is at it. -ENOSPC: the
+   disk has less than what is kept free. What was taken in before an error stays. */
 int vg_public_seed(const char *dir, char *const *paths, struct vg_public_stat *st,
                    struct vg_err *err);
 /* Reads everything and removes what is not as its name says. */

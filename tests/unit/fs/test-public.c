@@ -116,6 +116,9 @@ Test(public, what_is_not_everybodys_stays_out) {
     char *paths[] = {path, NULL};
     cr_assert_eq(vg_public_seed(s.store, paths, &st, &err), -EINVAL);
     cr_assert(strstr(err.msg, "may not be entered by everybody"), "%s", err.msg);
+    paths[0] = s.from;
+    cr_assert_eq(vg_public_seed(s.store, paths, &st, &err), -EINVAL);
+    cr_assert(strstr(err.msg, "is not public"), "%s", err.msg);
     paths[0] = "/nowhere/at/all";
     cr_assert_eq(vg_public_seed(s.store, paths, &st, &err), -ENOENT);
     free(t.data);
