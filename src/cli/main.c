@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "cli/cmd.h"
 #include "cli/run.h"
+#include "fs/fsd.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -35,6 +36,7 @@ const struct vg_cmd *vg_commands(size_t *ret_n) {
                                         .raw = batch_raw};
     static const struct vg_cmd attach = {
         .name = "attach", .args = "TASK", .summary = "come back to a task", .raw = vg_attach_main};
+    static const struct vg_cmd fsd = {.name = "fsd", .args = "", .raw = vg_fsd_main};
     static const struct vg_cmd version = {
         .name = "version", .args = "", .summary = "print the version", .run = version_run};
     static const struct vg_cmd *const all[] = {&vg_cmd_up,
@@ -53,6 +55,7 @@ const struct vg_cmd *vg_commands(size_t *ret_n) {
                                                &vg_cmd_logout,
                                                &vg_cmd_join,
                                                &vg_cmd_agent,
+                                               &fsd,
                                                &vg_cmd_user,
                                                &vg_cmd_team,
                                                &vg_cmd_token,

@@ -185,11 +185,21 @@ static int notify(struct vg_fuse *f, int code, const struct iovec *parts, int n)
     return writev(f->fd, iov, n + 1) < 0 ? -errno : 0;
 }
 
-int vg_fuse_inval_entry(struct vg_fuse *f, uint64_t parent, const char *name, size_t n) {
-    struct fuse_notify_inval_entry_out out = {.parent = parent, .namelen = (uint32_t)n};
+static int notify_entry(struct vg_fuse *f, uint64_t parent, const char *name, size_t n,
+                        uint32_t flags) {
+    struct fuse_notify_inval_entry_out out = {
+        .parent = parent, .namelen = (uint32_t)n, .flags = flags};
     char end = 0;
     struct iovec parts[] = {{&out, sizeof(out)}, {(void *)(uintptr_t)name, n}, {&end, 1}};
     return notify(f, FUSE_NOTIFY_INVAL_ENTRY, parts, 3);
+}
+
+int vg_fuse_inval_entry(struct vg_fuse *f, uint64_t parent, const char *name, size_t n) {
+    return notify_entry(f, parent, name, n, 0);
+}
+
+int vg_fuse_expire_entry(struct vg_fuse *f, uint64_t parent, const char *name, size_t n) {
+    return notify_entry(f, parent, name, n, f->minor >= 38 ? FUSE_EXPIRE_ONLY : 0);
 }
 
 int vg_fuse_inval_inode(struct vg_fuse *f, uint64_t node, int64_t off, int64_t len) {

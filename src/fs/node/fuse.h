@@ -78,6 +78,8 @@ void vg_fuse_backing_close(struct vg_fuse *f, int id);
    of it holds: never call them from `request`, nor from the thread whose work such a request
    waits for. 0, -ENOENT when the kernel knows no such thing, or -errno. */
 int vg_fuse_inval_entry(struct vg_fuse *f, uint64_t parent, const char *name, size_t n);
+/* The same, but what is in use stays where it is: only the next use asks again. */
+int vg_fuse_expire_entry(struct vg_fuse *f, uint64_t parent, const char *name, size_t n);
 int vg_fuse_inval_inode(struct vg_fuse *f, uint64_t node, int64_t off, int64_t len);
 /* Every cached name is asked for again when used next; waits for nothing. -ENOSYS: too old. */
 int vg_fuse_inval_names(struct vg_fuse *f);

@@ -165,22 +165,36 @@ void vg_ask_forget_all(struct vg_links *l) {
             forget(l, vg_list_entry(it, struct ask, link));
 }
 
+/* How much of the demand a frame of content brought; true when that was the rest. */
+static bool has_all(struct ask *a, const struct vg_mw_frame *f) {
+    uint64_t end = VG_MIN(a->off + a->len, f->size);
+    uint64_t from = VG_MAX(a->off, f->offset), to = VG_MIN(end, f->offset + f->len);
+    a->got += to > from ? to - from : 0;
+    return a->off >= end || a->got >= end - a->off;
+}
+
+/* A push may bring what was asked for meanwhile. */
+static void met_by_push(struct vg_links *l, const struct vg_mw_frame *f, enum ask_kind kind) {
+    vg_list_for_each_safe (it, bucket(l, f->object)) {
+        struct ask *a = vg_list_entry(it, struct ask, link);
+        if (a->object == f->object && a->kind == kind && (kind == ASK_DIR || has_all(a, f))) {
+            l->stat.met += !a->urgency;
+            forget(l, a);
+        }
+    }
+}
+
 void vg_ask_answered(struct vg_links *l, const struct vg_mw_frame *f, uint64_t req, bool whole) {
     pthread_mutex_lock(&l->lock);
     struct ask *a = req ? vg_map_get_u64(&l->by_req, req) : NULL;
-    if (!whole) { /* content: a demand is answered by several frames */
-        uint64_t end = a ? VG_MIN(a->off + a->len, f->size) : 0;
-        if (a) {
-            uint64_t from = VG_MAX(a->off, f->offset), to = VG_MIN(end, f->offset + f->len);
-            a->got += to > from ? to - from : 0;
-        }
-        whole = a && (a->off >= end || a->got >= end - a->off);
-    }
-    if (a && whole)
+    if (a && (whole || has_all(a, f)))
         forget(l, a);
     uint64_t *count = req ? &l->stat.demand_bytes : &l->stat.pushed_bytes;
     *count += f->len;
-    l->stat.pushed += !req && f->kind != VG_MW_MSG;
+    if (!req && f->kind != VG_MW_MSG) {
+        l->stat.pushed++;
+        met_by_push(l, f, f->kind == VG_MW_DIR ? ASK_DIR : ASK_DATA);
+    }
     pthread_mutex_unlock(&l->lock);
 }
 

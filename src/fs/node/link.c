@@ -315,18 +315,23 @@ int vg_links_new(const struct vg_link_ops *ops, void *user, const uint8_t daemon
     return 0;
 }
 
+void vg_links_stop(struct vg_links *l) {
+    if (!l || !l->running)
+        return;
+    pthread_mutex_lock(&l->lock);
+    l->stop = true;
+    pthread_mutex_unlock(&l->lock);
+    uint64_t one = 1;
+    while (write(l->wakefd, &one, sizeof(one)) < 0 && errno == EINTR)
+        ;
+    pthread_join(l->thread, NULL);
+    l->running = false;
+}
+
 void vg_links_free(struct vg_links *l) {
     if (!l)
         return;
-    if (l->running) {
-        pthread_mutex_lock(&l->lock);
-        l->stop = true;
-        pthread_mutex_unlock(&l->lock);
-        uint64_t one = 1;
-        while (write(l->wakefd, &one, sizeof(one)) < 0 && errno == EINTR)
-            ;
-        pthread_join(l->thread, NULL);
-    }
+    vg_links_stop(l);
     vg_list_for_each_safe (it, &l->links)
         link_free(vg_list_entry(it, struct link, link));
     vg_ask_forget_all(l);

@@ -31,6 +31,8 @@ struct vg_link_ops { /* on the receiving thread; must not block for long */
 struct vg_links;
 int vg_links_new(const struct vg_link_ops *ops, void *user, const uint8_t daemon[VG_MID],
                  const char *node, struct vg_links **ret);
+/* Ends the receiving thread: no op is called any more, what is asked waits for ever. */
+void vg_links_stop(struct vg_links *l);
 void vg_links_free(struct vg_links *l);
 /* Takes the socket, also when it fails. */
 int vg_links_add(struct vg_links *l, int fd, uint64_t task);
@@ -53,6 +55,7 @@ int vg_links_write(struct vg_links *l, uint64_t op, uint64_t object, uint64_t of
 size_t vg_links_backlog(struct vg_links *l);
 struct vg_links_stat {
     uint64_t demands;              /* Gets that a program waited for: at most as many round trips */
+    uint64_t met;                  /* of these, met by a push that was on its way already */
     uint64_t ahead;                /* Gets that nobody waited for yet */
     uint64_t demand_bytes;         /* of content and records that came for either */
     uint64_t pushed, pushed_bytes; /* records and leaves that came unasked */

@@ -1,6 +1,6 @@
 #pragma once
 /* A client's machine as this node knows it: links, cache, views, tasks. Glue between link.h and the
-   views; owned by fsd.c. */
+   views; owned by fsd.c. machine.c joins them; env*.c and proj*.c are the views. */
 #include "fs/node/cache.h"
 #include "fs/node/fuse.h"
 #include "fs/node/link.h"
@@ -8,6 +8,7 @@
 struct vg_env;  /* environment view: env.c */
 struct vg_proj; /* project view: proj.c */
 
+#define VG_FS_SLOT_NONE UINT32_MAX /* ids are shown as they are: for tests */
 struct vg_fs_ids { /* client's numbers to what the kernel shall see: the user's private range */
     uint32_t slot;
 };
@@ -33,15 +34,29 @@ int vg_env_new(const struct vg_view_conf *conf, const struct vg_mstat *root, str
                struct vg_err *err);
 void vg_env_free(struct vg_env *e);
 int vg_env_mount(struct vg_env *e); /* a detached clone */
-void vg_env_dir(struct vg_env *e, uint64_t req, const struct vg_dirrec *rec);
+/* False: not an object of this view. */
+bool vg_env_dir(struct vg_env *e, uint64_t req, const struct vg_dirrec *rec);
 bool vg_env_data(struct vg_env *e, uint64_t object, uint64_t off, uint64_t size, const void *data,
-                 size_t n); /* false: not an object of this view */
+                 size_t n);
 bool vg_env_fail(struct vg_env *e, const Vg__Mr__Fail *m);
 void vg_env_inval(struct vg_env *e, const Vg__Mr__Inval *m);
-void vg_env_new_epoch(struct vg_env *e);
-/* What was used since the task began, into *out (a packed vg.mr.Trace follows from it). */
+/* Another life of the service: every record is unproven, objects have other numbers. */
+void vg_env_new_epoch(struct vg_env *e, uint64_t root_object);
+/* Waits until the kernel has been told of everything that was invalidated before: not on the
+   receiving thread. */
+void vg_env_settle(struct vg_env *e);
+/* Some times a second: kept requests that are older than the limit fail with EIO, a note tells that
+   the machine is waited for, killed processes are let go. */
+void vg_env_tick(struct vg_env *e, uint64_t now_usec);
+void vg_env_wait_limit(struct vg_env *e, uint64_t usec); /* default 10 min */
+void vg_env_set_strict(struct vg_env *e, bool strict);
+/* What was used since the task began. Freed with vg__mr__trace__free_unpacked. */
 int vg_env_trace_begin(struct vg_env *e, uint64_t task);
 int vg_env_trace_end(struct vg_env *e, uint64_t task, Vg__Mr__Trace **ret);
+struct vg_env_stat {
+    uint64_t nodes, folders, opens, passthrough, reads, waits;
+};
+void vg_env_stats(struct vg_env *e, struct vg_env_stat *ret);
 
 /* A project. The same, and writing. Owns its part of the op log; numbers come from the machine's
    one counter. */
@@ -66,9 +81,9 @@ bool vg_proj_data(struct vg_proj *p, uint64_t object, uint64_t off, uint64_t siz
 bool vg_proj_fail(struct vg_proj *p, const Vg__Mr__Fail *m);
 bool vg_proj_inval(struct vg_proj *p, uint64_t folder); /* 0: every folder of the view */
 void vg_proj_new_epoch(struct vg_proj *p, uint32_t view, uint64_t root_object);
-/* A task that uses it is about to begin. Waits until what was said to be outdated is known again and
-   the kernel has been told: not on the links' receiving thread. Conflicts are named after the last
-   task. -ETIMEDOUT when the client does not answer. */
+/* A task that uses it is about to begin. Waits until what was said to be outdated is known again
+   and the kernel has been told: not on the links' receiving thread. Conflicts are named after the
+   last task. -ETIMEDOUT when the client does not answer. */
 int vg_proj_begin(struct vg_proj *p, uint64_t task, bool sync);
 /* No task uses it now: from here on what tasks changed shows the inode numbers and change times
    that the client gave it. (They stay as they are under a running program: tar, find and SQLite
@@ -76,3 +91,44 @@ int vg_proj_begin(struct vg_proj *p, uint64_t task, bool sync);
 void vg_proj_settle(struct vg_proj *p);
 /* Puts everything dirty into the log (open files too); the barrier comes after it. */
 int vg_proj_flush(struct vg_proj *p);
+
+/* The machine as a whole. Calls are thread-safe; the callbacks come from its threads, none of them
+   while a call to it is on the way. */
+struct vg_machine_conf {
+    struct vg_cache *cache; /* borrowed */
+    struct vg_fs_ids ids;
+    uint8_t machine[VG_MID], daemon[VG_MID];
+    const char *node; /* for messages */
+    const char *dir;  /* an empty or absent folder of its own: views' data, mount points */
+    bool no_passthrough;
+    uint64_t wait_limit_usec; /* 0: the default */
+    /* The task's Run has come and its views are ready (code 0), or why not. */
+    void (*ready)(void *user, uint64_t task, int code, const char *text);
+    /* For the person behind the task; 0: behind every task of the machine. */
+    void (*note)(void *user, uint64_t task, const char *text);
+    void *user;
+};
+/* Mounts the environment in the caller's mount namespace. */
+int vg_machine_new(const struct vg_machine_conf *conf, struct vg_machine **ret, struct vg_err *err);
+void vg_machine_free(struct vg_machine *m); /* cuts off whoever still uses it */
+int vg_machine_link(struct vg_machine *m, int fd, uint64_t task); /* takes the socket */
+/* A keeper wants the task's views: `ready` follows, maybe at once. -EEXIST: another has it. */
+int vg_machine_task(struct vg_machine *m, uint64_t task);
+struct vg_machine_mounts {
+    int env; /* detached mounts, the caller's */
+    int proj[16];
+    char *path[16]; /* owned */
+    size_t n_proj;
+};
+/* After `ready`. */
+int vg_machine_mounts(struct vg_machine *m, uint64_t task, struct vg_machine_mounts *ret);
+void vg_machine_mounts_done(struct vg_machine_mounts *t);
+/* done when all that the task wrote is at the client. */
+int vg_machine_barrier(struct vg_machine *m, uint64_t task,
+                       void (*done)(void *user, uint64_t task, int code, const char *text));
+void vg_machine_ended(struct vg_machine *m, uint64_t task); /* sends its trace, once */
+void vg_machine_gone(struct vg_machine *m, uint64_t task);  /* nobody uses its views any more */
+size_t vg_machine_tasks(struct vg_machine *m);
+void vg_machine_tick(struct vg_machine *m, uint64_t now_usec);
+struct json_t;
+struct json_t *vg_machine_json(struct vg_machine *m);

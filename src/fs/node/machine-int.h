@@ -1,0 +1,60 @@
+#pragma once
+/* Shared by machine.c (life, links, calls) and machine-run.c (runs, barriers, traces). */
+#include "base/list.h"
+#include "fs/node/machine.h"
+
+#include <pthread.h>
+
+#define MACHINE_VIEWS 64u         /* project views of one machine */
+#define MACHINE_STASH (64u << 20) /* bytes of records that came before their view */
+
+struct mview {       /* a project; lives as long as the machine */
+    char *path, *at; /* owned */
+    uint32_t id;
+    uint64_t epoch;
+    struct vg_proj *proj;
+    unsigned users;
+};
+
+struct mtask {
+    struct vg_list link;
+    uint64_t task;
+    bool wanted;  /* a keeper asked */
+    bool run;     /* Run has come */
+    bool started; /* its views were made ready, or not: code, text */
+    bool traced, ended, strict, gone;
+    unsigned jobs; /* threads that work for it */
+    int code;
+    char text[240];
+    struct mview *view[16];
+    bool sync[16];
+    size_t n_view;
+};
+
+struct stashed {
+    struct vg_list link;
+    size_t len;
+    uint8_t rec[];
+};
+
+struct vg_machine {
+    struct vg_machine_conf conf;
+    char *dir, *at; /* owned */
+    struct vg_links *links;
+    struct vg_env *env;
+    struct vg_oplog *log;
+    uint64_t epoch;                   /* how many services were met */
+    struct mview view[MACHINE_VIEWS]; /* added by the receiving thread alone */
+    size_t n_view;
+    struct vg_list stash; /* the receiving thread's */
+    size_t stash_bytes;
+    pthread_mutex_t lock; /* tasks, jobs, n_view */
+    pthread_cond_t idle;
+    struct vg_list tasks;
+    unsigned jobs;
+};
+
+struct mtask *vg_mtask(struct vg_machine *m, uint64_t task); /* locked; NULL: unknown */
+struct mtask *vg_mtask_have(struct vg_machine *m, uint64_t task);
+void vg_mtask_put(struct vg_machine *m, struct mtask *t); /* locked; frees it when it is over */
+void vg_machine_on_run(struct vg_machine *m, const Vg__Mr__Run *run); /* receiving thread */

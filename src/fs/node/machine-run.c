@@ -1,0 +1,379 @@
+/* Runs of a machine: a Run makes its projects' views on the receiving thread, so that what follows
+   on the link finds them; what has to wait for the client or the kernel (making them true, writing
+   back) has a thread of its own for as long as it takes. */
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/util.h"
+#include "fs/node/machine-int.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+struct mtask *vg_mtask(struct vg_machine *m, uint64_t task) {
+    vg_list_for_each (it, &m->tasks) {
+        struct mtask *t = vg_list_entry(it, struct mtask, link);
+        if (t->task == task)
+            return t;
+    }
+    return NULL;
+}
+
+struct mtask *vg_mtask_have(struct vg_machine *m, uint64_t task) {
+    struct mtask *t = vg_mtask(m, task);
+    if (!t && (t = vg_alloc(sizeof(*t)))) {
+        t->task = task;
+        vg_list_push_back(&m->tasks, &t->link);
+    }
+    return t;
+}
+
+void vg_mtask_put(struct vg_machine *m, struct mtask *t) {
+    bool strict = false;
+    if (!t->gone || t->jobs)
+        return;
+    for (size_t i = 0; i < t->n_view; i++)
+        if (--t->view[i]->users == 0)
+            vg_proj_settle(t->view[i]->proj);
+    vg_list_remove(&t->link);
+    free(t);
+    vg_list_for_each (it, &m->tasks)
+        strict |= vg_list_entry(it, struct mtask, link)->strict;
+    vg_env_set_strict(m->env, strict);
+}
+
+/* ------------------------------------------------------------------ jobs */
+
+struct job {
+    struct vg_machine *m;
+    struct mtask *t;
+    void (*work)(struct vg_machine *m, struct mtask *t, void *arg);
+    void *arg;
+};
+
+static void *run_job(void *arg) {
+    struct job j = *(struct job *)arg;
+    free(arg);
+    j.work(j.m, j.t, j.arg);
+    pthread_mutex_lock(&j.m->lock);
+    j.t->jobs--;
+    vg_mtask_put(j.m, j.t);
+    if (--j.m->jobs == 0)
+        pthread_cond_broadcast(&j.m->idle);
+    pthread_mutex_unlock(&j.m->lock);
+    return NULL;
+}
+
+/* Locked. */
+static int start_job(struct vg_machine *m, struct mtask *t,
+                     void (*work)(struct vg_machine *, struct mtask *, void *), void *arg) {
+    struct job *j = vg_alloc(sizeof(*j));
+    pthread_attr_t attr;
+    pthread_t thread;
+    if (!j)
+        return -ENOMEM;
+    *j = (struct job){.m = m, .t = t, .work = work, .arg = arg};
+    pthread_attr_init(&attr);
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    m->jobs++;
+    t->jobs++;
+    int r = pthread_create(&thread, &attr, run_job, j);
+    pthread_attr_destroy(&attr);
+    if (r) {
+        m->jobs--;
+        t->jobs--;
+        free(j);
+    }
+    return -r;
+}
+
+static void tell_ready(struct vg_machine *m, struct mtask *t) {
+    pthread_mutex_lock(&m->lock);
+    bool tell = t->wanted && t->started;
+    pthread_mutex_unlock(&m->lock);
+    if (tell)
+        m->conf.ready(m->conf.user, t->task, t->code, t->text);
+}
+
+static void make_ready(struct vg_machine *m, struct mtask *t, void *arg) {
+    (void)arg;
+    int r = 0;
+    char text[240] = "";
+    if (!t->traced)
+        t->traced = vg_env_trace_begin(m->env, t->task) >= 0;
+    vg_env_settle(m->env);
+    for (size_t i = 0; r >= 0 && i < t->n_view; i++) {
+        r = vg_proj_begin(t->view[i]->proj, t->task, t->sync[i]);
+        if (r < 0)
+            snprintf(text, sizeof(text),
+                     "the client did not say in time what is in %.120s: %s; run it again",
+                     t->view[i]->path, strerror(-r));
+    }
+    pthread_mutex_lock(&m->lock);
+    if (!t->code)
+        t->code = -r;
+    if (r < 0 && !*t->text)
+        memcpy(t->text, text, sizeof(t->text));
+    t->started = true;
+    pthread_mutex_unlock(&m->lock);
+    tell_ready(m, t);
+}
+
+/* ------------------------------------------------------------------ Run */
+
+static void replay_stash(struct vg_machine *m) {
+    vg_list_for_each_safe (it, &m->stash) {
+        struct stashed *s = vg_list_entry(it, struct stashed, link);
+        struct vg_dirrec rec;
+        if (vg_dirrec_open(&rec, s->rec, s->len) >= 0)
+            for (size_t v = 0; v < m->n_view; v++)
+                if (vg_proj_dir(m->view[v].proj, 0, &rec))
+                    break;
+        vg_list_remove(&s->link);
+        free(s);
+    }
+    m->stash_bytes = 0;
+}
+
+static void proj_note(void *user, const char *text) {
+    struct vg_machine *m = user;
+    if (m->conf.note)
+        m->conf.note(m->conf.user, 0, text);
+}
+
+static int new_view(struct vg_machine *m, const Vg__Mr__View *v, const char *path, bool strict,
+                    struct mview *ret, struct vg_err *err) {
+    struct vg_mstat root = {.mode = S_IFDIR | 0755};
+    vg_auto_free char *dir = vg_fmt("%s/view-%zu", m->dir, m->n_view);
+    struct mview view = {.path = vg_strdup(path), .at = vg_fmt("%s/at-%zu", m->dir, m->n_view)};
+    struct vg_view_conf conf = {.links = m->links,
+                                .cache = m->conf.cache,
+                                .ids = m->conf.ids,
+                                .dir = dir,
+                                .at = view.at,
+                                .no_passthrough = m->conf.no_passthrough,
+                                .strict = strict,
+                                .note = proj_note,
+                                .user = m};
+    memcpy(conf.machine, m->conf.machine, VG_MID);
+    if (v->stat)
+        vg_mw_stat_from(&root, v->stat);
+    int r = !view.path || !view.at || !dir ? -ENOMEM : 0;
+    if (r < 0 || (r = vg_mkdir_p(dir, 0700)) < 0 || (r = vg_mkdir_p(view.at, 0700)) < 0)
+        vg_err_sys(err, r, "cannot make a place for %s", path);
+    else
+        r = vg_proj_new(&conf, m->log, v->id, v->root, &root, v->sync, &view.proj, err);
+    if (r < 0) {
+        free(view.path);
+        free(view.at);
+        return r;
+    }
+    *ret = view;
+    return 0;
+}
+
+/* The project's view, made when it is new, moved to this service when that is. */
+static int have_view(struct vg_machine *m, const Vg__Mr__View *v, bool strict, struct mview **ret,
+                     struct vg_err *err) {
+    char path[4096];
+    if (!v->has_path || !v->path.len || v->path.len >= sizeof(path) || v->path.data[0] != '/' ||
+        memchr(v->path.data, 0, v->path.len))
+        return vg_err_set(err, VG_PROTOCOL, "the client named a folder that is no absolute path");
+    memcpy(path, v->path.data, v->path.len);
+    path[v->path.len] = 0;
+    for (size_t i = 0; i < m->n_view; i++)
+        if (!strcmp(m->view[i].path, path)) {
+            *ret = &m->view[i];
+            if ((*ret)->epoch != m->epoch || (*ret)->id != v->id)
+                vg_proj_new_epoch((*ret)->proj, v->id, v->root);
+            (*ret)->epoch = m->epoch;
+            (*ret)->id = v->id;
+            return 0;
+        }
+    if (m->n_view == MACHINE_VIEWS)
+        return vg_err_set(err, VG_TOO_BIG, "more than %u writable folders of one machine on a node",
+                          MACHINE_VIEWS);
+    struct mview view;
+    int r = new_view(m, v, path, strict, &view, err);
+    if (r < 0)
+        return r;
+    view.id = v->id;
+    view.epoch = m->epoch;
+    m->view[m->n_view] = view;
+    *ret = &m->view[m->n_view];
+    pthread_mutex_lock(&m->lock);
+    m->n_view++;
+    pthread_mutex_unlock(&m->lock);
+    return 0;
+}
+
+static int take_views(struct vg_machine *m, const Vg__Mr__Run *run, struct mtask *t,
+                      struct vg_err *err) {
+    for (size_t i = 0; i < run->n_view; i++) {
+        const Vg__Mr__View *v = run->view[i];
+        struct mview *view = NULL;
+        if (!v->id)
+            continue;
+        int r = have_view(m, v, run->strict, &view, err);
+        if (r < 0)
+            return r;
+        bool known = false;
+        for (size_t k = 0; k < t->n_view; k++)
+            known |= t->view[k] == view;
+        if (known)
+            continue;
+        if (t->n_view == VG_COUNT(t->view))
+            return vg_err_set(err, VG_TOO_BIG, "a task may write at most %zu folders",
+                              VG_COUNT(t->view));
+        pthread_mutex_lock(&m->lock);
+        view->users++;
+        t->sync[t->n_view] = v->sync;
+        t->view[t->n_view++] = view;
+        pthread_mutex_unlock(&m->lock);
+    }
+    return 0;
+}
+
+void vg_machine_on_run(struct vg_machine *m, const Vg__Mr__Run *run) {
+    struct vg_err err = VG_ERR_INIT;
+    pthread_mutex_lock(&m->lock);
+    struct mtask *t = vg_mtask_have(m, run->task);
+    bool again = t && t->run;
+    if (t) {
+        t->jobs++; /* stays while we work on it */
+        t->run = true;
+        t->strict = run->strict;
+    }
+    pthread_mutex_unlock(&m->lock);
+    if (!t) {
+        vg_warn("out of memory: a run is lost");
+        return;
+    }
+    if (run->strict)
+        vg_env_set_strict(m->env, true);
+    int r = take_views(m, run, t, &err);
+    replay_stash(m);
+    pthread_mutex_lock(&m->lock);
+    if (r < 0) {
+        t->code = -r;
+        snprintf(t->text, sizeof(t->text), "%.230s", err.msg);
+    }
+    if (!again && (r = start_job(m, t, make_ready, NULL)) < 0)
+        vg_warn("cannot start a thread for a run: %s", strerror(-r));
+    t->jobs--;
+    vg_mtask_put(m, t);
+    pthread_mutex_unlock(&m->lock);
+}
+
+/* ------------------------------------------------------------------ calls of fsd */
+
+int vg_machine_task(struct vg_machine *m, uint64_t task) {
+    pthread_mutex_lock(&m->lock);
+    struct mtask *t = vg_mtask_have(m, task);
+    int r = !t ? -ENOMEM : t->wanted ? -EEXIST : 0;
+    bool tell = !r && t->started;
+    if (!r)
+        t->wanted = true;
+    pthread_mutex_unlock(&m->lock);
+    if (tell)
+        m->conf.ready(m->conf.user, task, t->code, t->text);
+    return r;
+}
+
+int vg_machine_mounts(struct vg_machine *m, uint64_t task, struct vg_machine_mounts *ret) {
+    *ret = (struct vg_machine_mounts){.env = -1};
+    pthread_mutex_lock(&m->lock);
+    struct mtask *t = vg_mtask(m, task);
+    int r = t && t->started ? vg_env_mount(m->env) : -ENOENT;
+    ret->env = r;
+    for (size_t i = 0; r >= 0 && i < t->n_view; i++) {
+        r = vg_proj_mount(t->view[i]->proj);
+        if (r < 0)
+            break;
+        ret->proj[ret->n_proj] = r;
+        ret->path[ret->n_proj++] = vg_strdup(t->view[i]->path);
+        if (!ret->path[ret->n_proj - 1])
+            r = -ENOMEM;
+    }
+    pthread_mutex_unlock(&m->lock);
+    if (r < 0)
+        vg_machine_mounts_done(ret);
+    return r < 0 ? r : 0;
+}
+
+void vg_machine_mounts_done(struct vg_machine_mounts *t) {
+    vg_close(&t->env);
+    for (size_t i = 0; i < t->n_proj; i++) {
+        vg_close(&t->proj[i]);
+        free(t->path[i]);
+    }
+    t->n_proj = 0;
+}
+
+typedef void barrier_done(void *user, uint64_t task, int code, const char *text);
+struct barrier {
+    struct vg_machine *m;
+    uint64_t task;
+    barrier_done *done;
+};
+
+static void barrier_over(void *user, int code, const char *text) {
+    struct barrier *b = user;
+    b->done(b->m->conf.user, b->task, code, text);
+    free(b);
+}
+
+static void write_back(struct vg_machine *m, struct mtask *t, void *arg) {
+    struct barrier *b = arg;
+    int r = 0;
+    for (size_t i = 0; r >= 0 && i < t->n_view; i++)
+        r = vg_proj_flush(t->view[i]->proj);
+    if (r < 0)
+        barrier_over(b, -r, "the node could not put all that was written into its log");
+    else
+        vg_oplog_barrier(m->log, barrier_over, b);
+}
+
+int vg_machine_barrier(struct vg_machine *m, uint64_t task, barrier_done *done) {
+    struct barrier *b = vg_alloc(sizeof(*b));
+    if (!b)
+        return -ENOMEM;
+    *b = (struct barrier){.m = m, .task = task, .done = done};
+    pthread_mutex_lock(&m->lock);
+    struct mtask *t = vg_mtask(m, task);
+    int r = t ? start_job(m, t, write_back, b) : -ENOENT;
+    pthread_mutex_unlock(&m->lock);
+    if (r < 0)
+        free(b);
+    return r;
+}
+
+void vg_machine_ended(struct vg_machine *m, uint64_t task) {
+    Vg__Mr__Trace *trace = NULL;
+    pthread_mutex_lock(&m->lock);
+    struct mtask *t = vg_mtask(m, task);
+    bool send = t && t->traced && !t->ended;
+    if (t)
+        t->ended = true;
+    pthread_mutex_unlock(&m->lock);
+    if (!send || vg_env_trace_end(m->env, task, &trace) < 0)
+        return;
+    Vg__Mr__Msg msg = VG__MR__MSG__INIT;
+    msg.body_case = VG__MR__MSG__BODY_TRACE;
+    msg.trace = trace;
+    if (trace->n_used)
+        vg_links_send(m->links, &msg); /* a trace is a hint: without a link it is lost */
+    vg__mr__trace__free_unpacked(trace, NULL);
+}
+
+void vg_machine_gone(struct vg_machine *m, uint64_t task) {
+    vg_machine_ended(m, task);
+    pthread_mutex_lock(&m->lock);
+    struct mtask *t = vg_mtask(m, task);
+    if (t) {
+        t->gone = true;
+        vg_mtask_put(m, t);
+    }
+    pthread_mutex_unlock(&m->lock);
+}

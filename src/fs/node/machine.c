@@ -1,0 +1,260 @@
+/* A client's machine: its links, views and tasks joined. What the links bring is handed to the view
+   it is for; a project's records may come before the Run that names the project, so they are put
+   aside until then. */
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/util.h"
+#include "fs/node/machine-int.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define ID_BASE 0x20000000u
+#define ID_RANGE 65536u
+#define ID_NOBODY 65534u
+
+uint32_t vg_fs_id_out(const struct vg_fs_ids *ids, uint32_t client_id) {
+    if (ids->slot == VG_FS_SLOT_NONE)
+        return client_id;
+    return ID_BASE + ids->slot * ID_RANGE + (client_id < ID_RANGE ? client_id : ID_NOBODY);
+}
+
+uint32_t vg_fs_id_in(const struct vg_fs_ids *ids, uint32_t kernel_id) {
+    uint32_t base = ID_BASE + ids->slot * ID_RANGE;
+    if (ids->slot == VG_FS_SLOT_NONE)
+        return kernel_id;
+    return kernel_id - base < ID_RANGE ? kernel_id - base : ID_NOBODY;
+}
+
+/* ------------------------------------------------------------------ from the links */
+
+static void on_hello(void *user, const Vg__Mr__Hello *h, bool same_epoch) {
+    struct vg_machine *m = user;
+    if (same_epoch)
+        return;
+    m->epoch++;
+    vg_env_new_epoch(m->env, h->root);
+}
+
+static void on_inval(void *user, const Vg__Mr__Inval *i) {
+    struct vg_machine *m = user;
+    vg_env_inval(m->env, i);
+    for (size_t v = 0; v < m->n_view; v++) {
+        if (i->all)
+            vg_proj_inval(m->view[v].proj, 0);
+        for (size_t f = 0; f < i->n_folder; f++)
+            vg_proj_inval(m->view[v].proj, i->folder[f]);
+    }
+}
+
+static void stash(struct vg_machine *m, const struct vg_dirrec *rec) {
+    struct stashed *s =
+        m->stash_bytes + rec->len > MACHINE_STASH ? NULL : vg_alloc(sizeof(*s) + rec->len);
+    if (!s)
+        return; /* it is asked for when it is needed */
+    s->len = rec->len;
+    memcpy(s->rec, rec->base, rec->len);
+    m->stash_bytes += s->len;
+    vg_list_push_back(&m->stash, &s->link);
+}
+
+static void on_dir(void *user, uint64_t req, const struct vg_dirrec *rec) {
+    struct vg_machine *m = user;
+    bool taken = false;
+    for (size_t v = 0; v < m->n_view && !taken; v++)
+        taken = vg_proj_dir(m->view[v].proj, req, rec);
+    if (!taken && !vg_env_dir(m->env, req, rec) && !req)
+        stash(m, rec);
+}
+
+static void on_data(void *user, uint64_t req, uint64_t object, uint64_t off, uint64_t size,
+                    const void *data, size_t n) {
+    struct vg_machine *m = user;
+    bool taken = false;
+    (void)req;
+    for (size_t v = 0; v < m->n_view && !taken; v++)
+        taken = vg_proj_data(m->view[v].proj, object, off, size, data, n);
+    if (!taken)
+        vg_env_data(m->env, object, off, size, data, n);
+}
+
+static void on_fail(void *user, const Vg__Mr__Fail *f) {
+    struct vg_machine *m = user;
+    bool taken = false;
+    for (size_t v = 0; v < m->n_view && !taken; v++)
+        taken = vg_proj_fail(m->view[v].proj, f);
+    if (!taken)
+        vg_env_fail(m->env, f);
+}
+
+static void on_run(void *user, const Vg__Mr__Run *run) {
+    vg_machine_on_run(user, run);
+}
+
+static void on_ack(void *user, const Vg__Mr__Ack *a) {
+    vg_oplog_ack(((struct vg_machine *)user)->log, a);
+}
+
+static void on_note(void *user, const Vg__Mr__Note *n) {
+    struct vg_machine *m = user;
+    if (n->text && m->conf.note)
+        m->conf.note(m->conf.user, n->task, n->text);
+}
+
+static void on_resend(void *user) {
+    vg_oplog_resend(((struct vg_machine *)user)->log);
+}
+
+static uint64_t on_next_op(void *user) {
+    return vg_oplog_next(((struct vg_machine *)user)->log);
+}
+
+static void env_note(void *user, const char *text) {
+    struct vg_machine *m = user;
+    if (m->conf.note)
+        m->conf.note(m->conf.user, 0, text);
+}
+
+/* ------------------------------------------------------------------ its life */
+
+static int make_env(struct vg_machine *m, struct vg_err *err) {
+    /* The real stat comes with the root's record, which is asked for before anything is seen. */
+    struct vg_mstat root = {.mode = S_IFDIR | 0755, .nlink = 2, .ino = 1};
+    struct vg_view_conf conf = {.links = m->links,
+                                .cache = m->conf.cache,
+                                .ids = m->conf.ids,
+                                .dir = m->dir,
+                                .at = m->at,
+                                .no_passthrough = m->conf.no_passthrough,
+                                .note = env_note,
+                                .user = m};
+    memcpy(conf.machine, m->conf.machine, VG_MID);
+    int r = vg_env_new(&conf, &root, &m->env, err);
+    if (r >= 0 && m->conf.wait_limit_usec)
+        vg_env_wait_limit(m->env, m->conf.wait_limit_usec);
+    return r;
+}
+
+static int build(struct vg_machine *m, struct vg_err *err) {
+    static const struct vg_link_ops ops = {.hello = on_hello,
+                                           .run = on_run,
+                                           .inval = on_inval,
+                                           .dir = on_dir,
+                                           .data = on_data,
+                                           .fail = on_fail,
+                                           .ack = on_ack,
+                                           .note = on_note,
+                                           .resend = on_resend,
+                                           .next_op = on_next_op};
+    m->dir = vg_strdup(m->conf.dir);
+    m->at = vg_fmt("%s/env", m->conf.dir);
+    int r = !m->dir || !m->at ? -ENOMEM : vg_mkdir_p(m->at, 0700);
+    if (r >= 0)
+        r = vg_links_new(&ops, m, m->conf.daemon, m->conf.node, &m->links);
+    if (r >= 0)
+        r = vg_oplog_new(m->links, m->dir, &m->log);
+    if (r < 0)
+        return vg_err_sys(err, r, "cannot make a place for the client's machine in %s",
+                          m->conf.dir);
+    return make_env(m, err);
+}
+
+int vg_machine_new(const struct vg_machine_conf *conf, struct vg_machine **ret,
+                   struct vg_err *err) {
+    struct vg_machine *m = vg_alloc(sizeof(*m));
+    if (!m)
+        return vg_err_sys(err, ENOMEM, "cannot make a place for the client's machine");
+    m->conf = *conf;
+    pthread_mutex_init(&m->lock, NULL);
+    pthread_cond_init(&m->idle, NULL);
+    vg_list_init(&m->tasks);
+    vg_list_init(&m->stash);
+    int r = build(m, err);
+    m->conf.dir = m->conf.node = NULL; /* borrowed for this call only */
+    if (r < 0) {
+        vg_machine_free(m);
+        return r;
+    }
+    *ret = m;
+    return 0;
+}
+
+static void free_views(struct vg_machine *m) {
+    for (size_t i = 0; i < m->n_view; i++) {
+        vg_proj_free(m->view[i].proj);
+        if (m->view[i].at)
+            rmdir(m->view[i].at);
+        free(m->view[i].path);
+        free(m->view[i].at);
+    }
+    vg_env_free(m->env);
+    if (m->at)
+        rmdir(m->at);
+}
+
+void vg_machine_free(struct vg_machine *m) {
+    if (!m)
+        return;
+    pthread_mutex_lock(&m->lock);
+    while (m->jobs)
+        pthread_cond_wait(&m->idle, &m->lock);
+    pthread_mutex_unlock(&m->lock);
+    /* The receiving thread must not meet a view that is gone, and views ask through the links: the
+       thread stops first, the memory goes last. */
+    vg_links_stop(m->links);
+    free_views(m);
+    vg_oplog_free(m->log);
+    vg_links_free(m->links);
+    vg_list_for_each_safe (it, &m->stash)
+        free(vg_list_entry(it, struct stashed, link));
+    vg_list_for_each_safe (it, &m->tasks)
+        free(vg_list_entry(it, struct mtask, link));
+    pthread_cond_destroy(&m->idle);
+    pthread_mutex_destroy(&m->lock);
+    free(m->dir);
+    free(m->at);
+    free(m);
+}
+
+int vg_machine_link(struct vg_machine *m, int fd, uint64_t task) {
+    return vg_links_add(m->links, fd, task);
+}
+
+size_t vg_machine_tasks(struct vg_machine *m) {
+    size_t n = 0;
+    pthread_mutex_lock(&m->lock);
+    vg_list_for_each (it, &m->tasks)
+        n++;
+    pthread_mutex_unlock(&m->lock);
+    return n;
+}
+
+void vg_machine_tick(struct vg_machine *m, uint64_t now_usec) {
+    vg_env_tick(m->env, now_usec);
+}
+
+json_t *vg_machine_json(struct vg_machine *m) {
+    struct vg_links_stat l;
+    struct vg_env_stat e;
+    char host[128], id[2 * VG_MID + 1];
+    vg_links_stats(m->links, &l);
+    vg_env_stats(m->env, &e);
+    vg_links_host(m->links, host, sizeof(host));
+    for (size_t i = 0; i < VG_MID; i++)
+        snprintf(id + 2 * i, 3, "%02x", m->conf.machine[i]);
+    return json_pack(
+        "{s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
+        "s:I, s:I, s:I}",
+        "machine", id, "host", host, "up", vg_links_up(m->links), "tasks",
+        (json_int_t)vg_machine_tasks(m), "links", (json_int_t)l.links, "breaks",
+        (json_int_t)l.breaks, "demands", (json_int_t)l.demands, "met", (json_int_t)l.met, "ahead",
+        (json_int_t)l.ahead, "demand_bytes", (json_int_t)l.demand_bytes, "pushed",
+        (json_int_t)l.pushed, "pushed_bytes", (json_int_t)l.pushed_bytes, "sent_bytes",
+        (json_int_t)l.sent_bytes, "received_bytes", (json_int_t)l.received_bytes, "nodes",
+        (json_int_t)e.nodes, "folders", (json_int_t)e.folders, "opens", (json_int_t)e.opens,
+        "passthrough", (json_int_t)e.passthrough, "reads", (json_int_t)e.reads, "waits",
+        (json_int_t)e.waits);
+}
