@@ -9,6 +9,7 @@
    3. A keeper of a session has `session` set and is in `sessions` under that key. */
 #include "agent/agent-backoff.h"
 #include "agent/agent-gpu.h"
+#include "agent/agent-libs.h"
 #include "agent/agent-ticket.h"
 #include "agent/agent-warm.h"
 #include "agent/keeper.h"
@@ -26,10 +27,12 @@
 #define VG_AGENT_KEEPERS_MAX 8192
 #define VG_AGENT_NESTED_MAX 256
 #define VG_AGENT_DIRECT_MAX 1024
-#define VG_AGENT_FORWARDS_MAX 1024 /* waiting for their keeper */
-#define VG_AGENT_ENDED 1024        /* attempts remembered after they were acknowledged */
-#define VG_AGENT_PREPARING 8       /* keepers being prepared at the same time for waiting starts */
-#define VG_AGENT_REFILLING 2       /* and ahead of need */
+#define VG_AGENT_FORWARDS_MAX 1024     /* waiting for their keeper */
+#define VG_AGENT_ENDED 1024            /* attempts remembered after they were acknowledged */
+#define VG_AGENT_LINKS_MAX 1024        /* of file services */
+#define VG_AGENT_LINK_WIDTH (8u << 20) /* bytes on their way on one of them */
+#define VG_AGENT_PREPARING 8 /* keepers being prepared at the same time for waiting starts */
+#define VG_AGENT_REFILLING 2 /* and ahead of need */
 #define VG_AGENT_REFILL_MS 3 /* pause after a start before its place in the pool is refilled */
 #define VG_AGENT_LENT_USEC 250000ULL /* a task that lasts longer keeps its keeper */
 #define VG_AGENT_KEEP_FDS 384        /* of the sandbox node that keepers inherit */
@@ -54,6 +57,7 @@ struct vg_agent_conf {
     uint64_t cpus;
     uint64_t mem_bytes;
     uint32_t warm;
+    bool no_passthrough, no_erofs; /* mirrored files as on kernels that lack these */
 };
 
 /* ------------------------------------------------------------------ keepers */
@@ -234,6 +238,14 @@ void vg_io_keeper_gone(struct vg_agent_keeper *k);
 /* The connection to the control plane and its streams are gone. */
 void vg_io_link_lost(struct vg_agent *a);
 
+/* agent-mirror.c: files of other machines. */
+void vg_fslink_on_link(struct vg_agent *a, const Vg__Pb__MirrorLink *m);
+/* How a user's file daemon is reached; borrows from the agent. */
+void vg_fslink_fs_conf(const struct vg_agent *a, uint32_t slot, struct vg_fsd_conf *ret);
+/* As the cloud's configuration has it. */
+void vg_fslink_configure(struct vg_agent *a, char *const *patterns, size_t n, uint64_t cache_bytes);
+void vg_fslink_stop(struct vg_agent *a);
+
 /* agent-meeting.c: a port of the node that leads to the same port inside a task. Connections wait
    until somebody listens there. */
 struct vg_meeting;
@@ -300,6 +312,10 @@ struct vg_agent {
     uv_loop_t loop;
     struct vg_agent_conf conf;
     char *node_dir, *keepers_dir, *lease_path; /* owned */
+    char *fs_dir, *self_exe;                   /* owned */
+    struct vg_libs libs;
+    uint64_t fs_cache_bytes;
+    size_t n_mirror_links;
     char tag[9], boot_id[40], machine_id[40];
     int lock_fd;
     struct vg_sandbox_node *node;

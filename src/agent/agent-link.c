@@ -249,6 +249,7 @@ static void on_hello_ok(struct vg_agent *a, const Vg__Pb__AgentHelloOk *ok) {
             vg_keeper_send(vg_list_entry(it, struct vg_agent_keeper, link), VG_K_LIMITS, 0,
                            a->log_head_bytes, a->log_tail_bytes, NULL, 0, NULL, 0);
     }
+    vg_fslink_configure(a, ok->library, ok->n_library, ok->fs_cache_bytes);
     vg_lease_renew(a, l->hello_usec + l->lease_usec);
     l->up = true;
     l->said = false;
@@ -319,6 +320,9 @@ static void on_control(struct vg_agent *a, const Vg__Pb__Envelope *env, int *fds
         break;
     case VG__PB__ENVELOPE__BODY_TASK_ATTACH:
         vg_io_on_attach(a, env->task_attach, env->req, fds, n_fds);
+        break;
+    case VG__PB__ENVELOPE__BODY_MIRROR_LINK:
+        vg_fslink_on_link(a, env->mirror_link);
         break;
     case VG__PB__ENVELOPE__BODY_TASK_FORWARD:
         vg_io_on_forward(a, env->task_forward, env->req);

@@ -134,6 +134,11 @@ int vg_keeper_birth(struct vg_agent *a, const struct vg_warm_key *key, struct vg
         .log_tail_bytes = a->log_tail_bytes,
         .gpus = &a->gpus,
     };
+    if (key->mirrored) {
+        vg_fslink_fs_conf(a, key->slot, &birth.fs);
+        birth.libraries = (const char *const *)a->libs.path;
+        birth.n_libraries = a->libs.n;
+    }
     int r = take_network(a, key, &birth.profile, &k->net_slot, err);
     if (r < 0)
         return r;

@@ -310,6 +310,12 @@ static int key_of(const Vg__Pb__Start *start, struct vg_warm_key *ret) {
                                 .local_root = who->local && who->uid == 0};
     if (network_of(start, &ret->net) < 0)
         return -EINVAL;
+    if (start->spec->mirror) { /* every id is private, whoever it is */
+        ret->uid = ret->gid = 0;
+        ret->local_root = false;
+        ret->mirrored = true;
+        return 0;
+    }
     if (who->local && who->has_home && who->home.len > 1 && who->home.data[0] == '/' &&
         !memchr(who->home.data, 0, who->home.len))
         ret->home = vg_strndup((const char *)who->home.data, who->home.len);

@@ -30,7 +30,8 @@ static bool same_home(const char *a, const char *b) {
 
 static bool same_key(const struct vg_warm_key *a, const struct vg_warm_key *b) {
     return a->slot == b->slot && a->uid == b->uid && a->gid == b->gid &&
-           a->local_root == b->local_root && a->net == b->net && same_home(a->home, b->home);
+           a->local_root == b->local_root && a->mirrored == b->mirrored && a->net == b->net &&
+           same_home(a->home, b->home);
 }
 
 static struct vg_warm_profile *profile_new(struct vg_warm *w, const struct vg_warm_key *key) {
@@ -113,7 +114,7 @@ int vg_warm_save(const struct vg_warm *w, struct vg_buf *out) {
     vg_list_for_each (it, &w->profiles) {
         const struct vg_warm_profile *p = vg_list_entry(it, struct vg_warm_profile, link);
         const char *home = p->key.home ? p->key.home : "-";
-        if (strchr(home, '\n'))
+        if (strchr(home, '\n') || p->key.mirrored)
             continue;
         if (n++ == VG_WARM_SAVED)
             break;

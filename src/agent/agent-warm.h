@@ -27,6 +27,7 @@ struct vg_warm_key {
     uid_t uid;
     gid_t gid;
     bool local_root;
+    bool mirrored; /* tasks bring their files: the sandbox is made with the first */
     enum vg_net_kind net;
     const char *home; /* may be NULL */
 };

@@ -54,7 +54,9 @@ static const char usage[] =
     "  --cpus N --mem SIZE       what is offered (default: all)\n"
     "  --shared PATH             a path that is the same on all machines; may be repeated\n"
     "  --listen HOST:PORT|none   port for direct streams\n"
-    "  --warm N                  sandboxes held ready for a user (default 2, at most 16)\n";
+    "  --warm N                  sandboxes held ready for a user (default 2, at most 16)\n"
+    "  --no-passthrough          mirrored files as on a kernel without FUSE passthrough\n"
+    "  --no-erofs                and without EROFS images\n";
 
 enum {
     OPT_HOME = 256,
@@ -70,6 +72,8 @@ enum {
     OPT_SHARED,
     OPT_LISTEN,
     OPT_WARM,
+    OPT_NO_PASSTHROUGH,
+    OPT_NO_EROFS,
 };
 
 static const struct option options[] = {
@@ -86,6 +90,8 @@ static const struct option options[] = {
     {"shared", required_argument, NULL, OPT_SHARED},
     {"listen", required_argument, NULL, OPT_LISTEN},
     {"warm", required_argument, NULL, OPT_WARM},
+    {"no-passthrough", no_argument, NULL, OPT_NO_PASSTHROUGH},
+    {"no-erofs", no_argument, NULL, OPT_NO_EROFS},
     {"help", no_argument, NULL, 'h'},
     {0},
 };
@@ -172,6 +178,12 @@ static int one_option(struct vg_agent_conf *c, int opt, char *value, struct vg_e
         if (value[0] != '/')
             return bad(err, "shared", value, "an absolute path");
         return add(&c->shared, &c->n_shared, value, "shared", err);
+    case OPT_NO_PASSTHROUGH:
+        c->no_passthrough = true;
+        return 0;
+    case OPT_NO_EROFS:
+        c->no_erofs = true;
+        return 0;
     case OPT_GPUS:
     case OPT_CPUS:
     case OPT_MEM:
@@ -276,7 +288,8 @@ static int open_home(struct vg_agent *a, struct vg_err *err) {
     a->node_dir = vg_fmt("%s/node", real);
     a->keepers_dir = vg_fmt("%s/node/keepers", real);
     a->lease_path = vg_fmt("%s/node/lease", real);
-    if (!a->conf.home || !a->node_dir || !a->keepers_dir || !a->lease_path)
+    a->fs_dir = vg_fmt("%s/node/fs", real);
+    if (!a->fs_dir || !a->conf.home || !a->node_dir || !a->keepers_dir || !a->lease_path)
         return vg_err_sys(err, -ENOMEM, "cannot start the agent");
     vg_auto_free char *inside = vg_agent_path(a, VG_AGENT_INSIDE);
     if ((r = vg_mkdir_p(a->node_dir, 0711)) < 0 || (r = vg_mkdir_p(a->keepers_dir, 0700)) < 0 ||
@@ -322,6 +335,8 @@ static int open_node(struct vg_agent *a, struct vg_err *err) {
     if (n < 0 || !sock)
         return vg_err_sys(err, n < 0 ? errno : ENOMEM, "cannot find this program");
     exe[n] = 0;
+    if (!(a->self_exe = vg_strdup(exe)))
+        return vg_err_sys(err, ENOMEM, "cannot find this program");
     struct vg_sandbox_node_conf conf = {.dir = a->node_dir,
                                         .home = a->conf.home,
                                         .tag = a->tag,
@@ -363,6 +378,7 @@ void vg_agent_stopped(struct vg_agent *a) {
     static const char *const files[] = {VG_AGENT_INSIDE "/agent.sock", "lease", "lease.boot",
                                         "pid"};
     uv_timer_stop(&a->stop_timer);
+    vg_fslink_stop(a);
     if (a->net)
         vg_netpool_close(a->net);
     a->net = NULL;

@@ -280,7 +280,7 @@ static void on_detach(struct keeper *k, struct kchan *c) {
 
 static void on_signal(struct keeper *k, struct ktask *t, const uint8_t *p) {
     int signo = (int)vg_get32(p);
-    if (signo >= 1 && signo <= 64 && t->state != KT_EXITED)
+    if (signo >= 1 && signo <= 64 && t->state != KT_EXITED && !kmirror_signal(k, t, signo, 0, NULL))
         vg_sandbox_signal(k->sb, t->id, signo, vg_get32(p + 4) == 1);
 }
 

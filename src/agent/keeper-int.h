@@ -5,6 +5,7 @@
      keeper-task.c  a task: pipes or terminal, start, input and output, exit
      keeper-chan.c  a client's channel: task I/O frames in and out
      keeper-log.c   shipping output to the control plane
+     keeper-mirror.c  a task whose files come from another machine
 
    What always holds:
    K1  Output is dropped from the ring only when the owning client has acknowledged it (or there is
@@ -18,6 +19,7 @@
 #include "agent/keeper.h"
 #include "base/buf.h"
 #include "base/list.h"
+#include "fs/fsd.h"
 #include "proto/virga.pb-c.h"
 
 #include <stdbool.h>
@@ -50,6 +52,23 @@ struct kchan {
     size_t frame_len;     /* records in the frame under way, from `sent` on; 0: none */
     size_t frame_done;    /* bytes of it written, its own header included */
     uint8_t frame_head[16];
+};
+
+enum kmirror_state { KM_ASKED, KM_MOUNTED, KM_RUNS, KM_BARRIER, KM_OVER };
+
+struct kmirror { /* keeper-mirror.c */
+    enum kmirror_state state;
+    struct source src; /* to the file daemon: the hold on the views */
+    uint8_t machine[VG_MID];
+    int stdin_fd;        /* owned; the client's, until the command starts */
+    bool told;           /* the person knows that it takes long */
+    bool again;          /* the daemon was asked a second time */
+    uint64_t since_usec; /* of this state's wait */
+    uint64_t until_usec; /* of a barrier */
+    int fds[VG_FSD_FDS]; /* owned: mounts, until they are used */
+    size_t n_fds, n_lower, n_data, n_views;
+    struct vg_sandbox_view views[VG_FSD_FDS]; /* borrow from fds and paths */
+    char paths[65536];
 };
 
 enum ktask_state { KT_STARTING, KT_RUNNING, KT_EXITED };
@@ -95,8 +114,9 @@ struct ktask {
     uint64_t log_sent, log_acked;
     bool log_tail; /* past the head: only the end is still to come */
     bool log_tail_begun;
-    uint32_t log_round; /* the last time that everything was asked for again; 0: never */
-    size_t late[2];     /* bytes read from each output since the command ended */
+    uint32_t log_round;     /* the last time that everything was asked for again; 0: never */
+    size_t late[2];         /* bytes read from each output since the command ended */
+    struct kmirror *mirror; /* owned; NULL: the node's own files */
 };
 
 struct keeper {
@@ -108,7 +128,9 @@ struct keeper {
     struct vg_list tasks;
     struct vg_list graves; /* channels to free after the batch */
     bool had_task, sb_dead;
-    bool spent; /* the sandbox cannot be used again */
+    bool spent;              /* the sandbox cannot be used again */
+    bool building;           /* sb was begun and is not ready */
+    uint8_t machine[VG_MID]; /* whose files sb shows */
     char session_key[256];
     uint64_t keep_usec, session_until;
     volatile uint64_t *lease; /* mapped */
@@ -120,6 +142,7 @@ struct keeper {
 /* keeper.c */
 int keeper_init(struct keeper *k, const struct vg_keeper_birth *birth, int agent_fd);
 void keeper_prepared(struct keeper *k, struct vg_sandbox *sb); /* says READY */
+void keeper_use(struct keeper *k); /* its sandbox is ready: listens to it */
 /* Handles what is due; with `wait`, something will be. Returns the events handled, -1 when the
    keeper may leave. */
 int keeper_turn(struct keeper *k, bool wait);
@@ -132,6 +155,8 @@ void keeper_flush_agent(struct keeper *k); /* dirty states, then logs */
 
 /* keeper-task.c */
 void ktask_start(struct keeper *k, int start_fd, int chan_fd, int cwd_fd, int stdin_fd);
+/* Its sandbox is there: begins the command. Takes the descriptors. */
+void ktask_launch(struct keeper *k, struct ktask *t, int stdin_fd, int cwd_fd);
 void ktask_event(struct keeper *k, const struct vg_sandbox_event *ev);
 void ktask_read_output(struct keeper *k, struct ktask *t);
 void ktask_pace(struct keeper *k, struct ktask *t); /* resume or pause reading */
@@ -158,6 +183,21 @@ void kchan_drop(struct keeper *k,
 void kchan_frame(struct kchan *c, int kind, const void *a, size_t an, const void *b, size_t bn);
 void kchan_note(struct keeper *k, struct ktask *t, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* keeper-mirror.c */
+void kmirror_identity(Vg__Pb__Start *s); /* the person's own numbers, as far as there are any */
+int kmirror_begin(struct keeper *k, struct ktask *t, int stdin_fd, struct vg_err *err);
+void kmirror_free(struct keeper *k, struct ktask *t);
+bool kmirror_waits(const struct ktask *t); /* its command does not exist yet */
+/* Views that a living sandbox lacks; borrowed. */
+size_t kmirror_binds(const struct ktask *t, struct vg_bind *out, size_t max);
+/* The task could end: true when it must not yet. */
+bool kmirror_settle(struct keeper *k, struct ktask *t);
+/* True when the signal is dealt with: there is no command that could get it. */
+bool kmirror_signal(struct keeper *k, struct ktask *t, int signo, uint64_t grace_usec,
+                    const char *text);
+/* Acts on what is due; returns when the next thing is. */
+uint64_t kmirror_deadline(struct keeper *k, struct ktask *t, uint64_t now);
 
 /* keeper-log.c */
 int klog_send(struct keeper *k, struct ktask *t); /* -EAGAIN when the agent's socket is full */

@@ -186,12 +186,13 @@ void ktask_input(struct keeper *k, struct ktask *t, uint64_t offset, const uint8
     if (vg_buf_len(&t->in_buf) + n > 2 * VG_TIO_WINDOW)
         return; /* beyond the window: not taken, the client resends after its next WELCOME */
     t->in_taken += n;
-    if (t->in.fd < 0) {
+    bool early = kmirror_waits(t); /* kept until the command is there to read it */
+    if (t->in.fd < 0 && !early) {
         t->in_done = t->in_taken;
         input_ack(k, t);
         return;
     }
-    if (vg_buf_len(&t->in_buf) == 0) {
+    if (vg_buf_len(&t->in_buf) == 0 && !early) {
         ssize_t w = write(t->in.fd, p, n);
         if (w > 0) {
             t->in_done += (uint64_t)w;
@@ -226,7 +227,13 @@ void ktask_close_output(struct keeper *k, struct ktask *t, uint32_t stream) {
 
 void ktask_winsize(struct ktask *t, const uint8_t *p) {
     struct winsize w;
+    Vg__Pb__Terminal *early = kmirror_waits(t) ? t->start->spec->tty : NULL;
     memcpy(&w, p, sizeof(w));
+    if (early) {
+        early->rows = w.ws_row;
+        early->cols = w.ws_col;
+        return;
+    }
     if (t->tty && t->in.fd >= 0)
         ioctl(t->in.fd, TIOCSWINSZ, &w);
     else if (t->out[0].fd >= 0)
@@ -416,7 +423,7 @@ static int do_exec(struct keeper *k, struct ktask *t, struct stdio *s, int cwd_f
     const Vg__Pb__Resources *g = st->grant;
     char **argv = make_argv(spec), **env = make_env(t);
     vg_auto_free char *cwd = bytes_dup(&spec->cwd);
-    struct vg_bind binds[18];
+    struct vg_bind binds[18 + VG_FSD_FDS];
     char *paths[16] = {0};
     size_t n_binds = 0;
     for (size_t i = 0; i < st->n_shared_path && i < VG_COUNT(paths); i++)
@@ -426,6 +433,7 @@ static int do_exec(struct keeper *k, struct ktask *t, struct stdio *s, int cwd_f
      */
     if (cwd && (cwd_fd >= 0 || st->who->local))
         binds[n_binds++] = (struct vg_bind){.path = cwd, .fd = cwd_fd};
+    n_binds += kmirror_binds(t, binds + n_binds, VG_COUNT(binds) - n_binds);
     struct vg_rlimit rl[16];
     size_t n_rl = 0;
     for (size_t i = 0; i < spec->n_rlimit && n_rl < VG_COUNT(rl); i++)
@@ -485,6 +493,8 @@ static Vg__Pb__Start *read_start(int fd) {
         vg__pb__start__free_unpacked(s, NULL);
         return NULL;
     }
+    if (s && s->spec->mirror)
+        kmirror_identity(s);
     return s;
 }
 
@@ -532,6 +542,20 @@ void ktask_start(struct keeper *k, int start_fd, int chan_fd, int cwd_fd, int st
             t->owner = c;
         }
     }
+    if (!start->spec->mirror) {
+        ktask_launch(k, t, stdin_fd, cwd_fd);
+        return;
+    }
+    struct vg_err err = VG_ERR_INIT;
+    vg_close(&cwd_fd); /* of another machine */
+    t->state_dirty = true;
+    t->tty = start->spec->tty && !start->spec->tty_out; /* a client is told before it begins */
+    t->in_channel = !t->tty && stdin_fd < 0 && start->spec->stdin_open;
+    if (kmirror_begin(k, t, stdin_fd, &err) < 0)
+        ktask_fail(k, t, err.reason, "%s", err.msg);
+}
+
+void ktask_launch(struct keeper *k, struct ktask *t, int stdin_fd, int cwd_fd) {
     struct stdio s;
     struct vg_err err = VG_ERR_INIT;
     int r = make_stdio(k, t, stdin_fd, &s);
@@ -548,6 +572,10 @@ void ktask_start(struct keeper *k, int start_fd, int chan_fd, int cwd_fd, int st
     for (int i = 0; i < 2; i++)
         if (t->out[i].fd >= 0)
             keeper_watch(k, &t->out[i], EPOLLIN);
+    if (t->in.fd < 0 && t->in_done < t->in_taken)
+        input_broken(k, t);
+    else if (t->in_taken || t->in_end != KEEPER_NEVER)
+        input_pump(k, t); /* came while it waited for its files */
 }
 
 /* ---- end ---- */
@@ -569,6 +597,8 @@ void ktask_fail(struct keeper *k, struct ktask *t, enum vg_reason reason, const 
 /* When status and all output are there, the task has ended: tell everybody, in K2's order. */
 void ktask_finish(struct keeper *k, struct ktask *t) {
     if (t->finished || !t->wait_known || t->out[0].fd >= 0 || t->out[1].fd >= 0)
+        return;
+    if (kmirror_settle(k, t)) /* comes back here */
         return;
     t->finished = true;
     t->state = KT_EXITED;
@@ -663,7 +693,7 @@ void ktask_event(struct keeper *k, const struct vg_sandbox_event *ev) {
 
 void ktask_kill(struct keeper *k, struct ktask *t, int signo, uint64_t grace_usec,
                 const char *text) {
-    if (t->wait_known)
+    if (kmirror_signal(k, t, signo, grace_usec, text) || t->wait_known)
         return;
     if (text && *text && !t->kill_text[0])
         snprintf(t->kill_text, sizeof(t->kill_text), "%s", text);
@@ -719,6 +749,7 @@ int ktask_report(struct keeper *k, struct ktask *t, bool with_start) {
 }
 
 void ktask_free(struct keeper *k, struct ktask *t) {
+    kmirror_free(k, t);
     vg_list_for_each_safe (it, &t->chans)
         kchan_drop(k, vg_list_entry(it, struct kchan, link));
     keeper_close(k, &t->out[0]);

@@ -87,7 +87,7 @@ static void on_start(struct keeper *k, const struct vg_kpkt *p, int *fds, size_t
 }
 
 static void on_forward(struct keeper *k, const struct vg_kpkt *p) {
-    int fd = vg_sandbox_connect(k->sb, (uint16_t)p->a);
+    int fd = k->sb && !k->building ? vg_sandbox_connect(k->sb, (uint16_t)p->a) : -ECONNREFUSED;
     uint64_t e = fd < 0 ? (uint64_t)-fd : 0;
     if (keeper_tell(k, VG_K_FORWARDED, 0, e, p->b, NULL, 0, &fd, fd < 0 ? 0 : 1) < 0)
         vg_debug("keeper: a forward found no way back");
@@ -276,6 +276,7 @@ static uint64_t deadlines(struct keeper *k) {
             ktask_pace(k, t);
         }
         next = VG_MIN(next, VG_MIN(t->kill_at, t->hold_until));
+        next = VG_MIN(next, kmirror_deadline(k, t, now));
     }
     if (k->session_key[0] && vg_list_empty(&k->tasks))
         next = VG_MIN(next, k->session_until);
@@ -403,10 +404,15 @@ int keeper_init(struct keeper *k, const struct vg_keeper_birth *birth, int agent
     return 0;
 }
 
+void keeper_use(struct keeper *k) {
+    k->sandbox = (struct source){.fn = sandbox_ready, .fd = vg_sandbox_fd(k->sb)};
+    keeper_watch(k, &k->sandbox, EPOLLIN);
+}
+
 void keeper_prepared(struct keeper *k, struct vg_sandbox *sb) {
     k->sb = sb;
-    k->sandbox = (struct source){.fn = sandbox_ready, .fd = vg_sandbox_fd(sb)};
-    keeper_watch(k, &k->sandbox, EPOLLIN);
+    if (sb)
+        keeper_use(k);
     keeper_tell(k, VG_K_READY, 0, 0, 0, NULL, 0, NULL, 0);
 }
 
@@ -432,7 +438,7 @@ static void keeper_main(const struct vg_keeper_birth *birth, int agent_fd) {
     keeper_watch(&k, &k.listen, EPOLLIN);
     map_lease(&k);
     snprintf(name, sizeof(name), "k%u", birth->serial);
-    if (vg_sandbox_prepare(birth->node, &birth->profile, name, &sb, &err) < 0) {
+    if (!birth->fs.dir && vg_sandbox_prepare(birth->node, &birth->profile, name, &sb, &err) < 0) {
         keeper_tell(&k, VG_K_FAILED, 0, 0, 0, err.msg, strlen(err.msg), NULL, 0);
         unlink(k.sock_path);
         _exit(1);

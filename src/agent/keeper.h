@@ -10,6 +10,7 @@
    Packets: struct vg_kpkt, then the payload; descriptors ride along. */
 #include "agent/agent-gpu.h"
 #include "base/err.h"
+#include "fs/fsd.h"
 #include "sandbox/netpool.h"
 #include "sandbox/sandbox.h"
 
@@ -76,6 +77,9 @@ struct vg_keeper_birth {
     uint32_t serial;   /* unique on the node: names the socket and the sandbox */
     uint64_t log_head_bytes, log_tail_bytes;
     const struct vg_gpus *gpus; /* the node's, to find device nodes; may be NULL */
+    struct vg_fsd_conf fs; /* dir not NULL: tasks bring their files, no sandbox is made before */
+    const char *const *libraries; /* for them: the node's driver libraries */
+    size_t n_libraries;
 };
 
 /* Forks. In the parent: *ret_pid and the agent's end of the pair (non-blocking). The child never

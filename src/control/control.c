@@ -137,7 +137,7 @@ static void on_housekeeping(uv_timer_t *t) {
     give_memory_back(c);
     vg_policy_windows(c);
     vg_place_tick(c);
-    vg_mirror_tick(c);
+    vg_mlink_tick(c);
     if (!vg_list_empty(&c->dirty))
         vg_persist_flush(c);
     if (now - c->saved_usec >= SAVE_USEC) {
@@ -313,7 +313,7 @@ void vg_control_done(struct vg_control *c) {
     vg_map_done(&c->sessions);
     vg_map_done(&c->accounts);
     vg_map_done(&c->peers);
-    vg_mirror_done(c);
+    vg_mlink_done(c);
     vg_keys_done(c);
     vg_policy_close(&c->policy);
     vg_tenants_done(&c->tenants);

@@ -80,7 +80,7 @@ void vg_job_free(struct vg_job *j) {
     vg_timer_stop(&j->limit);
     vg_timer_stop(&j->hold);
     vg_timer_stop(&j->again);
-    vg_mirror_over(j);
+    vg_mlink_over(j);
     vg_chan_close(&j->chan);
     vg_logfile_free(j->log);
     vg_task_free(j->task);
@@ -371,7 +371,7 @@ void vg_job_end(struct vg_job *j, int32_t status, enum vg_reason reason, const c
     vg_auto_free char *text = vg_strdup(why);
     j->task->preempting = false;
     vg_task_end(j->task, status, reason, vg_wall_usec(), text);
-    vg_mirror_over(j);
+    vg_mlink_over(j);
     vg_history_task(j);
     vg_debug("task=%016llx ended status=%d reason=%s", (unsigned long long)j->task->id, status,
              vg_reason_name(reason));

@@ -142,7 +142,7 @@ void vg_api_mirror_offer(struct vg_call *call) {
     vg_peer_ok(call->peer, call->req, NULL);
     struct vg_job *j = vg_job_get(c, task);
     if (j)
-        vg_mirror_link(j);
+        vg_mlink_join(j);
 }
 
 /* The offer that waits for this job, or NULL. One that is no good is dropped. */
@@ -217,7 +217,7 @@ static struct vg_nodelink *node_of(const struct vg_job *j) {
     return there && j->sent && j->task->spec->mirror && pool_mirrors(j) ? a : NULL;
 }
 
-int vg_mirror_link_fd(struct vg_job *j, int fd) {
+int vg_mlink_join_fd(struct vg_job *j, int fd) {
     struct vg_nodelink *a = node_of(j);
     struct link *l = a ? link_new(j, a) : NULL;
     if (!l) {
@@ -233,7 +233,7 @@ int vg_mirror_link_fd(struct vg_job *j, int fd) {
 
 static void begin_held(struct vg_job *j);
 
-void vg_mirror_link(struct vg_job *j) {
+void vg_mlink_join(struct vg_job *j) {
     struct offer *o = offer_for(j);
     if (!o)
         return;
@@ -308,7 +308,7 @@ static bool take_spec(struct vg_job *j) {
     return true;
 }
 
-bool vg_mirror_holds(struct vg_job *j, struct vg_nodelink *a) {
+bool vg_mlink_holds(struct vg_job *j, struct vg_nodelink *a) {
     if (j->mirror_wait)
         return true;
     if (!lacks_files(j, a) || take_spec(j))
@@ -344,7 +344,7 @@ static void begin_held(struct vg_job *j) {
         vg_job_lost(j, false, "its node left");
 }
 
-void vg_mirror_over(struct vg_job *j) {
+void vg_mlink_over(struct vg_job *j) {
     vg_timer_stop(&j->mirror_wait);
     if (vg_task_is_ended(j->task))
         offer_drop(j->ctl, j->task->id, VG_OK);
@@ -365,7 +365,7 @@ static void drop_stale_offers(struct vg_control *c, uint64_t now) {
         offer_drop(c, stale[i], VG_TIMEOUT);
 }
 
-void vg_mirror_tick(struct vg_control *c) {
+void vg_mlink_tick(struct vg_control *c) {
     uint64_t now = vg_now_usec();
     drop_stale_offers(c, now);
     vg_list_for_each_safe (it, &c->links) {
@@ -380,7 +380,7 @@ void vg_mirror_tick(struct vg_control *c) {
     }
 }
 
-void vg_mirror_done(struct vg_control *c) {
+void vg_mlink_done(struct vg_control *c) {
     vg_map_for_each (s, &c->offers)
         offer_free(s->value, VG_LOST);
     vg_map_done(&c->offers);

@@ -11,7 +11,8 @@ struct vg_nodelink;
 #define VG_OFFERS_USER_MAX 64           /* and of one user */
 #define VG_OFFER_USEC (60 * 1000000ULL) /* that an offer waits for its task to be heard of */
 #define VG_MIRROR_TELL_USEC (3 * 1000000ULL)
-#define VG_MIRROR_WAIT_USEC (60 * 1000000ULL) /* that a placed task waits for its client's files \
+#define VG_MIRROR_WAIT_USEC                                                                      \
+    (60 * 1000000ULL)                         /* that a placed task waits for its client's files \
                                                */
 #define VG_LINK_LINGER_USEC (10 * 1000000ULL) /* of links whose task has ended */
 #define VG_LINK_WIDTH (8u << 20)              /* bytes on the way: 1 Gbit/s at 60 ms */
@@ -19,13 +20,13 @@ struct vg_nodelink;
 
 /* Before the Start of an attempt goes out. True: it must not yet, because the files that the task
    needs are on another machine than its node and were not offered. It is begun later, or ended. */
-bool vg_mirror_holds(struct vg_job *j, struct vg_nodelink *a);
+bool vg_mlink_holds(struct vg_job *j, struct vg_nodelink *a);
 /* The Start went out, or the node that has the task is back: an offer that waits is linked. */
-void vg_mirror_link(struct vg_job *j);
+void vg_mlink_join(struct vg_job *j);
 /* A link whose near end is this process's (a stored snapshot): takes the socket. 0 or -errno. */
-int vg_mirror_link_fd(struct vg_job *j, int fd);
+int vg_mlink_join_fd(struct vg_job *j, int fd);
 /* The attempt is over, or the job leaves memory: it waits for nothing any more. */
-void vg_mirror_over(struct vg_job *j);
+void vg_mlink_over(struct vg_job *j);
 /* Offers that nobody wants, links whose task has ended; from housekeeping. */
-void vg_mirror_tick(struct vg_control *c);
-void vg_mirror_done(struct vg_control *c);
+void vg_mlink_tick(struct vg_control *c);
+void vg_mlink_done(struct vg_control *c);

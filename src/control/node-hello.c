@@ -257,7 +257,7 @@ static void take_report(struct vg_nodelink *a, Vg__Pb__TaskReport *r) {
     j->seen = j->sent = true;
     vg_gang_learn(j, r->start);
     vg_run_deliver(j);
-    vg_mirror_link(j);
+    vg_mlink_join(j);
     if (r->state == VG__PB__TASK_REPORT__STATE__RUNNING)
         vg_node_task_started(j, r->started_usec);
     if (j->task->cancel && r->state != VG__PB__TASK_REPORT__STATE__EXITED)

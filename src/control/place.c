@@ -87,7 +87,7 @@ void vg_place_release(struct vg_job *j) {
         vg_history_attempt(j, how);
     vg_eng_release(vg_policy_now(j->ctl), j->task->id, how);
     vg_timer_stop(&j->again);
-    vg_mirror_over(j);
+    vg_mlink_over(j);
     if (j->task->attempt.node && j->ctl->running)
         j->ctl->running--;
     j->waits = j->attempt_lost = j->ack_over = false;
@@ -142,7 +142,7 @@ static void attempt_stored(struct vg_job *j, uint64_t attempt, int result) {
         vg_job_lost(j, false, "its node left");
     else if (result < 0 && !j->again) /* a full disk is not the task's fault: it keeps its place */
         j->again = vg_timer_start(j->ctl->loop, STORE_AGAIN_USEC, store_attempt, j);
-    else if (result >= 0 && !vg_mirror_holds(j, a))
+    else if (result >= 0 && !vg_mlink_holds(j, a))
         vg_start_send(j, a);
 }
 
@@ -189,7 +189,7 @@ static void send_or_store(struct vg_control *c, const struct vg_eng_decision *d)
         return;
     if (j->task->attempt.number > 1)
         store_attempt(j);
-    else if (!vg_mirror_holds(j, a))
+    else if (!vg_mlink_holds(j, a))
         vg_start_send(j, a);
     j = vg_job_get(c, d->task); /* it may be over */
     if (j)

@@ -83,5 +83,5 @@ void vg_start_send(struct vg_job *j, struct vg_nodelink *a) {
     vg_conn_send(a->peer->conn, &env, io.fds, io.n_fds);
     vg_member_env_done(&more);
     vg_job_event(j, VG__PB__RUN_EVENT__KIND__PLACED, NULL);
-    vg_mirror_link(j);
+    vg_mlink_join(j);
 }

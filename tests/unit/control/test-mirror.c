@@ -234,7 +234,7 @@ Test(mirror, an_offer_goes_with_its_connection) {
     side_close(&w, &service);
     side_sync(&w, &client);
     cr_assert_eq(vg_map_len(&w.c.offers), 1u);
-    vg_mirror_tick(&w.c);
+    vg_mlink_tick(&w.c);
     cr_assert_eq(vg_map_len(&w.c.offers), 0u);
 }
 

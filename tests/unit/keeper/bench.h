@@ -12,6 +12,8 @@
 struct bench_command {
     uint64_t tag;
     int fd[3];
+    size_t n_binds, n_groups;
+    uid_t uid;
 };
 
 struct bench {
@@ -25,6 +27,8 @@ struct bench {
     int exits;        /* EXITED reports */
     int32_t status;
     int left; /* the keeper may leave */
+    uint32_t reason;
+    char text[300];
 };
 
 struct bench_start {
@@ -32,6 +36,8 @@ struct bench_start {
     bool detached, stdin_open, remote;
     uint64_t hold_usec;
     const char *session;
+    const char *machine; /* 16 bytes: its files come from there */
+    uint32_t uid;
 };
 
 void bench_open(struct bench *b, uint64_t log_head, uint64_t log_tail);
@@ -42,6 +48,13 @@ void bench_settle(struct bench *b);
 void bench_agent(struct bench *b); /* reads the keeper's packets */
 
 /* The fake sandbox. */
+struct bench_root { /* what it was begun with */
+    size_t n_lower, n_data, n_views;
+    uid_t uid, outside_uid;
+};
+extern struct bench_root bench_root;
+extern int bench_begun;          /* how often */
+extern const char *bench_fs_dir; /* set before bench_open(): tasks bring their files */
 extern struct bench_command bench_command;
 extern int bench_signals[BENCH_SIGNALS];
 extern int bench_n_signals;

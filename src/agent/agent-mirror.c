@@ -1,0 +1,148 @@
+/* Links of file services on their way to the users' file daemons. Loop thread; a daemon is reached
+   (and started) on a worker, since that may take a few milliseconds.
+
+   A link is a stream of the connection to the control plane, pumped into one end of a socket pair
+   whose other end the daemon gets. When either ends the other does, and the service brings another.
+ */
+#include "agent/agent-int.h"
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/util.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define LINK_BUFFER (1 << 20) /* bytes a socket of the pair takes before the pump waits */
+
+struct bringing { /* a link on its way */
+    uv_work_t work;
+    struct vg_fsd_conf conf;
+    char node[64];
+    struct vg_fsd_task task;
+    int fd; /* owned: the daemon's end */
+    struct vg_err err;
+    int result;
+};
+
+void vg_fslink_fs_conf(const struct vg_agent *a, uint32_t slot, struct vg_fsd_conf *ret) {
+    *ret = (struct vg_fsd_conf){.dir = a->fs_dir,
+                                .program = a->self_exe,
+                                .slot = slot,
+                                .node = a->name,
+                                .cache_bytes = a->fs_cache_bytes,
+                                .no_passthrough = a->conf.no_passthrough,
+                                .no_erofs = a->conf.no_erofs};
+}
+
+static void bring(uv_work_t *work) {
+    struct bringing *b = work->data;
+    vg_auto_fd int daemon = -1;
+    b->result = vg_fsd_connect(&b->conf, &daemon, &b->err);
+    if (b->result >= 0)
+        b->result = vg_fsd_send(daemon, VG_FSD_LINK, &b->task, sizeof(b->task), &b->fd, 1);
+}
+
+static void brought(uv_work_t *work, int status) {
+    struct bringing *b = work->data;
+    if (b->result < 0 || status < 0)
+        vg_warn("task=%016llx its files cannot be linked: %s", (unsigned long long)b->task.task,
+                b->err.msg[0] ? b->err.msg : strerror(-b->result));
+    vg_close(&b->fd); /* the pump's end sees that nobody holds it, if nobody does */
+    free(b);
+}
+
+/* A large buffer, so that a fast link does not wake both sides for every few pages. */
+static int make_pair(int pair[2]) {
+    int size = LINK_BUFFER;
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
+        return -errno;
+    for (int i = 0; i < 2; i++)
+        if (setsockopt(pair[i], SOL_SOCKET, SO_SNDBUFFORCE, &size, sizeof(size)) < 0)
+            setsockopt(pair[i], SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
+    return 0;
+}
+
+static void link_over(void *user) {
+    struct vg_agent *a = user;
+    a->n_mirror_links--;
+}
+
+static int begin(struct vg_agent *a, const Vg__Pb__MirrorLink *m, struct vg_stream *s) {
+    int pair[2];
+    struct bringing *b = vg_alloc(sizeof(*b));
+    int r = b ? make_pair(pair) : -ENOMEM;
+    if (r < 0) {
+        free(b);
+        vg_stream_free(s, VG_INTERNAL);
+        return r;
+    }
+    vg_fslink_fs_conf(a, m->who->slot, &b->conf);
+    snprintf(b->node, sizeof(b->node), "%s", a->name);
+    b->conf.node = b->node;
+    b->task = (struct vg_fsd_task){.task = m->task_id, .attempt = m->attempt};
+    memcpy(b->task.machine, m->machine.data, sizeof(b->task.machine));
+    b->fd = pair[1];
+    b->work.data = b;
+    vg_stream_widen(s, VG_AGENT_LINK_WIDTH);
+    a->n_mirror_links++;
+    r = vg_pump_fd(&a->loop, pair[0], s, link_over, a);
+    if (r < 0)
+        a->n_mirror_links--;
+    else
+        r = uv_queue_work(&a->loop, &b->work, bring, brought);
+    if (r < 0) {
+        close(pair[1]);
+        free(b);
+    }
+    return r;
+}
+
+void vg_fslink_on_link(struct vg_agent *a, const Vg__Pb__MirrorLink *m) {
+    struct vg_stream *s = vg_stream_new(a->link.conn, m->stream, NULL, NULL);
+    struct vg_agent_task *t = vg_tasks_get(a, m->task_id);
+    if (!s)
+        return;
+    bool fits = m->who && m->machine.len == VG_MID && a->n_mirror_links < VG_AGENT_LINKS_MAX;
+    if (!fits || !t || t->attempt != m->attempt || t->state == VG_AT_EXITED || a->stopping) {
+        vg_stream_free(s, fits ? VG_NOT_FOUND : VG_NO_CAPACITY);
+        return;
+    }
+    int r = begin(a, m, s);
+    if (r < 0)
+        vg_warn("task=%016llx its files cannot be linked: %s", (unsigned long long)m->task_id,
+                strerror(-r));
+}
+
+void vg_fslink_configure(struct vg_agent *a, char *const *patterns, size_t n,
+                         uint64_t cache_bytes) {
+    struct vg_libs libs;
+    a->fs_cache_bytes = cache_bytes;
+    if (vg_libs_find("", patterns, n, &libs) < 0) {
+        vg_warn("the node's driver libraries cannot be listed: out of memory");
+        return;
+    }
+    vg_libs_done(&a->libs);
+    a->libs = libs;
+}
+
+/* The node goes down: daemons without tasks have no more business. */
+void vg_fslink_stop(struct vg_agent *a) {
+    DIR *dir = opendir(a->fs_dir);
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        char *end;
+        unsigned long slot = strtoul(e->d_name, &end, 10);
+        int fd = -1;
+        if (end == e->d_name || *end || vg_fsd_connect_running(a->fs_dir, (uint32_t)slot, &fd) < 0)
+            continue;
+        vg_fsd_send(fd, VG_FSD_STOP, NULL, 0, NULL, 0);
+        close(fd);
+    }
+    if (dir)
+        closedir(dir);
+}
