@@ -26,6 +26,10 @@ struct env_folder {
     uint32_t n;
     uint32_t epoch; /* of the record */
     bool proven;
+    bool compiled;          /* an image shows it as it was at `changes` */
+    struct vg_mstat st;     /* of its own record: the parent's may be older */
+    uint64_t changes;       /* how often a record was another than the one before */
+    uint64_t changed_usec;  /* when it last changed although it was compiled; 0: never */
     struct vg_map negative; /* names the kernel was told to be missing; keys owned */
     bool many_negative;     /* more than are remembered */
 };

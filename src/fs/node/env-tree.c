@@ -198,6 +198,27 @@ static int update(struct vg_env *e, struct env_node *n, const struct vg_dirent *
     return 0;
 }
 
+/* An image of this folder is no longer true. */
+static void note_change(struct env_folder *f) {
+    f->changes++;
+    if (f->compiled)
+        f->changed_usec = vg_now_usec();
+    f->compiled = false;
+}
+
+/* What an image of the folder shows of this entry is no longer so. A folder's own times are told by
+   its own record. */
+static bool differs(const struct env_node *n, const struct vg_dirent *d) {
+    const struct vg_mstat *a = &n->st, *b = &d->st;
+    if (!n->name || ((n->flags ^ d->flags) & ~VG_DE_ID) || n->target_len != d->target_len ||
+        (d->target_len && memcmp(n->target, d->target, d->target_len) != 0))
+        return true;
+    if (S_ISDIR(a->mode))
+        return a->dev != b->dev || a->ino != b->ino || a->mode != b->mode || a->uid != b->uid ||
+               a->gid != b->gid;
+    return !same_attr(a, b);
+}
+
 /* One that is open passthrough shows its old content until the last user is gone; the kernel lets
    no other content through the same inode, so the new content is another node. */
 static bool is_same_thing(const struct vg_env *e, const struct env_node *n,
@@ -212,6 +233,7 @@ static bool is_same_thing(const struct vg_env *e, const struct env_node *n,
 static void lose(struct vg_env *e, struct env_node *folder, struct env_node *n) {
     if (n->lookups)
         vg_env_notify(e, NOTE_ENTRY, folder, n->name, n->name_len);
+    note_change(folder->dir);
     detach(e, n);
 }
 
@@ -241,6 +263,8 @@ static int merge(struct vg_env *e, struct env_node *folder, const struct vg_dirr
             r = -ENOMEM;
         else {
             kid[n++] = k;
+            if (differs(k, &d))
+                note_change(f);
             r = update(e, k, &d);
         }
     }
@@ -286,6 +310,9 @@ int vg_env_apply(struct vg_env *e, struct env_node *folder, const struct vg_dirr
     folder->dir->epoch = e->epoch;
     folder->dir->proven = r >= 0;
     folder->fail = 0;
+    if (!same_attr(&folder->dir->st, &rec->st))
+        note_change(folder->dir);
+    folder->dir->st = rec->st;
     set_stat(e, folder, &rec->st);
     return r;
 }

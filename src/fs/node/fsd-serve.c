@@ -36,8 +36,16 @@ static void send_text(struct fsd_conn *c, enum vg_fsd_kind kind, int code, unsig
 static int send_mounts(struct fsd_conn *c, struct vg_machine_mounts *t) {
     struct vg_buf b = {0};
     struct vg_fsd_mounts head = {.n_lower = 1, .n_views = (uint32_t)t->n_proj};
-    int fds[VG_FSD_FDS] = {t->env};
-    size_t n = 1;
+    int fds[VG_FSD_FDS];
+    size_t n = 0;
+    if (t->image >= 0) {
+        head.n_lower = 2;
+        head.n_data = 1;
+        fds[n++] = t->image;
+    }
+    fds[n++] = t->env;
+    if (t->image >= 0)
+        fds[n++] = t->data;
     int r = vg_buf_append(&b, &head, sizeof(head));
     for (size_t i = 0; r >= 0 && i < t->n_proj; i++) {
         fds[n++] = t->proj[i];
@@ -51,7 +59,7 @@ static int send_mounts(struct fsd_conn *c, struct vg_machine_mounts *t) {
 
 static void on_ready(void *user, uint64_t task, int code, const char *text) {
     struct fsd_machine *m = user;
-    struct vg_machine_mounts t = {.env = -1};
+    struct vg_machine_mounts t = {.env = -1, .image = -1, .data = -1};
     if (!code && (code = -vg_machine_mounts(m->m, task, &t)) > 0)
         text = "cannot hand over the mounts of the client's files";
     pthread_mutex_lock(&m->d->lock);
@@ -100,11 +108,12 @@ static int new_machine(struct fsd *d, const uint8_t id[VG_MID], struct fsd_machi
                        struct vg_err *err) {
     vg_auto_free char *dir =
         vg_fmt("%s/m-%d-%llu", d->own, (int)getpid(), (unsigned long long)d->next_place++);
+    vg_auto_free char *cache = vg_fmt("%s/cache", d->own);
     vg_auto_free struct fsd_machine *m = vg_alloc(sizeof(*m));
     void *grown = vg_grow(d->machines, &d->cap_machines, d->n_machines + 1, sizeof(m));
     if (grown)
         d->machines = grown;
-    if (!grown || !m || !dir)
+    if (!grown || !m || !dir || !cache)
         return vg_err_sys(err, ENOMEM, "cannot make a place for the client's machine");
     if (d->n_machines == FSD_MACHINES)
         return vg_err_set(err, VG_TOO_BIG, "%u machines of one user on one node are the limit",
@@ -115,6 +124,7 @@ static int new_machine(struct fsd *d, const uint8_t id[VG_MID], struct fsd_machi
                                    .ids = {.slot = d->slot},
                                    .node = d->node,
                                    .dir = dir,
+                                   .cache_dir = d->no_erofs ? NULL : cache,
                                    .no_passthrough = d->no_passthrough,
                                    .wait_limit_usec = d->wait_usec,
                                    .ready = on_ready,

@@ -1,6 +1,7 @@
 #pragma once
 /* Shared by machine.c (life, links, calls) and machine-run.c (runs, barriers, traces). */
 #include "base/list.h"
+#include "fs/node/compile.h"
 #include "fs/node/machine.h"
 
 #include <pthread.h>
@@ -23,7 +24,9 @@ struct mtask {
     bool run;     /* Run has come */
     bool started; /* its views were made ready, or not: code, text */
     bool traced, ended, strict, gone;
-    unsigned jobs; /* threads that work for it */
+    bool known;             /* the service has a trace of this command */
+    struct vg_image *image; /* owned reference; NULL: it runs on FUSE alone */
+    unsigned jobs;          /* threads that work for it */
     int code;
     char text[240];
     struct mview *view[16];
@@ -42,6 +45,7 @@ struct vg_machine {
     char *dir, *at; /* owned */
     struct vg_links *links;
     struct vg_env *env;
+    struct vg_compile *compile; /* NULL: environments are not compiled */
     struct vg_oplog *log;
     uint64_t epoch;                   /* how many services were met */
     struct mview view[MACHINE_VIEWS]; /* added by the receiving thread alone */

@@ -37,6 +37,7 @@ void vg_mtask_put(struct vg_machine *m, struct mtask *t) {
         if (--t->view[i]->users == 0)
             vg_proj_settle(t->view[i]->proj);
     vg_list_remove(&t->link);
+    vg_image_unref(t->image);
     free(t);
     vg_list_for_each (it, &m->tasks)
         strict |= vg_list_entry(it, struct mtask, link)->strict;
@@ -110,6 +111,10 @@ static void make_ready(struct vg_machine *m, struct mtask *t, void *arg) {
                      "the client did not say in time what is in %.120s: %s; run it again",
                      t->view[i]->path, strerror(-r));
     }
+    /* What is read from an image is not seen here: a command without a trace runs on FUSE alone, so
+       that it gets one. */
+    if (r >= 0 && m->compile && t->known)
+        t->image = vg_compile_take(m->compile);
     pthread_mutex_lock(&m->lock);
     if (!t->code)
         t->code = -r;
@@ -244,6 +249,7 @@ void vg_machine_on_run(struct vg_machine *m, const Vg__Mr__Run *run) {
         t->jobs++; /* stays while we work on it */
         t->run = true;
         t->strict = run->strict;
+        t->known = run->traced;
     }
     pthread_mutex_unlock(&m->lock);
     if (!t) {
@@ -282,11 +288,13 @@ int vg_machine_task(struct vg_machine *m, uint64_t task) {
 }
 
 int vg_machine_mounts(struct vg_machine *m, uint64_t task, struct vg_machine_mounts *ret) {
-    *ret = (struct vg_machine_mounts){.env = -1};
+    *ret = (struct vg_machine_mounts){.env = -1, .image = -1, .data = -1};
     pthread_mutex_lock(&m->lock);
     struct mtask *t = vg_mtask(m, task);
     int r = t && t->started ? vg_env_mount(m->env) : -ENOENT;
     ret->env = r;
+    if (r >= 0 && t->image)
+        r = vg_image_mounts(t->image, &ret->image, &ret->data);
     for (size_t i = 0; r >= 0 && i < t->n_view; i++) {
         r = vg_proj_mount(t->view[i]->proj);
         if (r < 0)
@@ -304,6 +312,8 @@ int vg_machine_mounts(struct vg_machine *m, uint64_t task, struct vg_machine_mou
 
 void vg_machine_mounts_done(struct vg_machine_mounts *t) {
     vg_close(&t->env);
+    vg_close(&t->image);
+    vg_close(&t->data);
     for (size_t i = 0; i < t->n_proj; i++) {
         vg_close(&t->proj[i]);
         free(t->path[i]);
@@ -357,6 +367,8 @@ void vg_machine_ended(struct vg_machine *m, uint64_t task) {
     if (t)
         t->ended = true;
     pthread_mutex_unlock(&m->lock);
+    if (send && m->compile)
+        vg_compile_kick(m->compile);
     if (!send || vg_env_trace_end(m->env, task, &trace) < 0)
         return;
     Vg__Mr__Msg msg = VG__MR__MSG__INIT;

@@ -12,6 +12,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#define COMPILE_DELAY_USEC (200000ull) /* after a task's end */
+#define COMPILE_MIN_FILES 16u
 #define ID_BASE 0x20000000u
 #define ID_RANGE 65536u
 #define ID_NOBODY 65534u
@@ -138,6 +140,20 @@ static int make_env(struct vg_machine *m, struct vg_err *err) {
     return r;
 }
 
+static int make_compile(struct vg_machine *m, struct vg_err *err) {
+    vg_auto_free char *dir = vg_fmt("%s/compiled", m->dir);
+    const struct vg_compile_conf conf = {.env = m->env,
+                                         .cache = m->conf.cache,
+                                         .dir = dir,
+                                         .cache_dir = m->conf.cache_dir,
+                                         .delay_usec = COMPILE_DELAY_USEC,
+                                         .min_files = COMPILE_MIN_FILES};
+    if (!m->conf.cache_dir)
+        return 0;
+    return dir ? vg_compile_new(&conf, &m->compile, err)
+               : vg_err_sys(err, ENOMEM, "cannot compile environments");
+}
+
 static int build(struct vg_machine *m, struct vg_err *err) {
     static const struct vg_link_ops ops = {.hello = on_hello,
                                            .run = on_run,
@@ -159,7 +175,8 @@ static int build(struct vg_machine *m, struct vg_err *err) {
     if (r < 0)
         return vg_err_sys(err, r, "cannot make a place for the client's machine in %s",
                           m->conf.dir);
-    return make_env(m, err);
+    r = make_env(m, err);
+    return r < 0 ? r : make_compile(m, err);
 }
 
 int vg_machine_new(const struct vg_machine_conf *conf, struct vg_machine **ret,
@@ -173,7 +190,7 @@ int vg_machine_new(const struct vg_machine_conf *conf, struct vg_machine **ret,
     vg_list_init(&m->tasks);
     vg_list_init(&m->stash);
     int r = build(m, err);
-    m->conf.dir = m->conf.node = NULL; /* borrowed for this call only */
+    m->conf.dir = m->conf.node = m->conf.cache_dir = NULL; /* borrowed for this call only */
     if (r < 0) {
         vg_machine_free(m);
         return r;
@@ -205,6 +222,9 @@ void vg_machine_free(struct vg_machine *m) {
     /* The receiving thread must not meet a view that is gone, and views ask through the links: the
        thread stops first, the memory goes last. */
     vg_links_stop(m->links);
+    vg_list_for_each (it, &m->tasks)
+        vg_image_unref(vg_list_entry(it, struct mtask, link)->image);
+    vg_compile_free(m->compile);
     free_views(m);
     vg_oplog_free(m->log);
     vg_links_free(m->links);
@@ -236,6 +256,15 @@ void vg_machine_tick(struct vg_machine *m, uint64_t now_usec) {
     vg_env_tick(m->env, now_usec);
 }
 
+static json_t *compile_json(struct vg_compile *c) {
+    struct vg_compile_stat s;
+    vg_compile_stats(c, &s);
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "images", (json_int_t)s.images,
+                     "files", (json_int_t)s.files, "folders", (json_int_t)s.folders, "bytes",
+                     (json_int_t)s.bytes, "held_bytes", (json_int_t)s.held_bytes, "taken",
+                     (json_int_t)s.taken, "refused", (json_int_t)s.refused, "unable", s.unable);
+}
+
 json_t *vg_machine_json(struct vg_machine *m) {
     struct vg_links_stat l;
     struct vg_env_stat e;
@@ -245,7 +274,7 @@ json_t *vg_machine_json(struct vg_machine *m) {
     vg_links_host(m->links, host, sizeof(host));
     for (size_t i = 0; i < VG_MID; i++)
         snprintf(id + 2 * i, 3, "%02x", m->conf.machine[i]);
-    return json_pack(
+    json_t *j = json_pack(
         "{s:s, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
         "s:I, s:I, s:I}",
         "machine", id, "host", host, "up", vg_links_up(m->links), "tasks",
@@ -257,4 +286,7 @@ json_t *vg_machine_json(struct vg_machine *m) {
         (json_int_t)e.nodes, "folders", (json_int_t)e.folders, "opens", (json_int_t)e.opens,
         "passthrough", (json_int_t)e.passthrough, "reads", (json_int_t)e.reads, "waits",
         (json_int_t)e.waits);
+    if (m->compile)
+        json_object_set_new(j, "compiled", compile_json(m->compile));
+    return j;
 }

@@ -98,8 +98,9 @@ struct vg_machine_conf {
     struct vg_cache *cache; /* borrowed */
     struct vg_fs_ids ids;
     uint8_t machine[VG_MID], daemon[VG_MID];
-    const char *node; /* for messages */
-    const char *dir;  /* an empty or absent folder of its own: views' data, mount points */
+    const char *node;      /* for messages */
+    const char *dir;       /* an empty or absent folder of its own: views' data, mount points */
+    const char *cache_dir; /* the cache's folder; NULL: environments are not compiled */
     bool no_passthrough;
     uint64_t wait_limit_usec; /* 0: the default */
     /* The task's Run has come and its views are ready (code 0), or why not. */
@@ -115,7 +116,8 @@ int vg_machine_link(struct vg_machine *m, int fd, uint64_t task); /* takes the s
 /* A keeper wants the task's views: `ready` follows, maybe at once. -EEXIST: another has it. */
 int vg_machine_task(struct vg_machine *m, uint64_t task);
 struct vg_machine_mounts {
-    int env; /* detached mounts, the caller's */
+    int env;         /* detached mounts, the caller's */
+    int image, data; /* the compiled form, over env, and its data-only layer; -1: there is none */
     int proj[16];
     char *path[16]; /* owned */
     size_t n_proj;
