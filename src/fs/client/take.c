@@ -150,6 +150,7 @@ static int take_hello(struct vg_mlink *l, const Vg__Mr__NodeHello *h) {
     if (r < 0)
         return r;
     l->hello = true;
+    vg_apply_from(l->peer->apply, h->next_op);
     for (size_t i = 0; l->task && r == 0 && i < l->task->n_view; i++)
         r = vg_apply_allow(l->peer->apply, vg_cobj_view_id(l->task->view_root[i]),
                            l->task->view_root[i]);
