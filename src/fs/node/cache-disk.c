@@ -145,7 +145,7 @@ static int open_nameless(struct vg_cache *c, char name[VG_CACHE_PATH]) {
     int fd = openat(c->dir, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0444);
     if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT))
         return fd < 0 ? -errno : fd;
-    snprintf(name, VG_CACHE_PATH, "trash/%u", atomic_fetch_add(&c->trash, 1));
+    snprintf(name, VG_CACHE_PATH, "trash/new%u", atomic_fetch_add(&c->trash, 1));
     fd = openat(c->dir, name, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC | O_NOFOLLOW, 0444);
     return fd < 0 ? -errno : fd;
 }
@@ -252,19 +252,28 @@ int vg_disk_open(struct vg_cache *c, const char *id_name, const uint8_t id[VG_HA
     return r < 0 ? -errno : r;
 }
 
-int vg_disk_drop(struct vg_cache *c, const char *path, uint64_t size) {
-    char to[VG_CACHE_PATH];
+int vg_disk_trash(struct vg_cache *c, const char *path, char ret_trash[VG_CACHE_PATH]) {
     int r = vg_fault("cache/drop");
     if (r < 0)
         return r;
-    if (size < DROP_AT_ONCE)
-        return unlinkat(c->dir, path, 0) < 0 ? -errno : 0;
-    snprintf(to, sizeof to, "trash/%u", atomic_fetch_add(&c->trash, 1));
-    return renameat(c->dir, path, c->dir, to) < 0 ? -errno : 0;
+    snprintf(ret_trash, VG_CACHE_PATH, "trash/%u", atomic_fetch_add(&c->trash, 1));
+    return renameat(c->dir, path, c->dir, ret_trash) < 0 ? -errno : 0;
+}
+
+int vg_disk_drop(struct vg_cache *c, const char *path, uint64_t size) {
+    char trash[VG_CACHE_PATH];
+    if (size >= DROP_AT_ONCE)
+        return vg_disk_trash(c, path, trash);
+    int r = vg_fault("cache/drop");
+    if (r < 0)
+        return r;
+    return unlinkat(c->dir, path, 0) < 0 ? -errno : 0;
 }
 
 static int empty_one(void *user, const char *name) {
     struct vg_cache *c = user;
+    if (!c->opening && name[0] == 'n')
+        return 0; /* somebody writes it now */
     char path[sizeof "trash/" + NAME_MAX];
     snprintf(path, sizeof path, "trash/%s", name);
     unlinkat(c->dir, path, 0);

@@ -107,32 +107,34 @@ int vg_cache_recount(struct vg_cache *c) {
 
 /* Nobody who looks for it at this moment finds it half gone: lookups hold the same lock. */
 static bool evict_one(struct vg_cache *c, const struct victim *v) {
-    char path[VG_CACHE_PATH];
+    char path[VG_CACHE_PATH], trash[VG_CACHE_PATH];
     bool gone = false;
     pthread_mutex_lock(&c->lock);
     if (v->part && !vg_map_get(&c->by_stamp, v->name)) {
         snprintf(path, sizeof path, "part/%s.map", v->name);
         unlinkat(c->dir, path, 0); /* the claim first */
         path[strlen(path) - 4] = '\0';
-        gone = vg_disk_drop(c, path, v->size) == 0;
+        gone = vg_disk_trash(c, path, trash) == 0;
     } else if (!v->part && !vg_map_get(&c->by_id, v->name)) {
         vg_cache_path(path, "id", v->name);
-        gone = vg_disk_drop(c, path, v->size) == 0;
+        gone = vg_disk_trash(c, path, trash) == 0;
     }
     c->st.evicted += gone;
     pthread_mutex_unlock(&c->lock);
     if (!gone)
         return false;
+    unlinkat(c->dir, trash, 0); /* this is what takes time: not under the lock */
     atomic_fetch_sub(&c->bytes, (int64_t)v->cost);
     atomic_fetch_sub(v->part ? &c->partial : &c->objects, 1);
     atomic_fetch_add(&c->evicted_since, 1);
     return true;
 }
 
-/* How much has to go so that n more bytes fit below `high` and there is some peace afterwards. */
+/* How much has to go so that n more bytes fit below `high`, and how much more for some peace
+   afterwards: a writer waits for little, the thread goes on to nine tenths. */
 static uint64_t goal_of(struct vg_cache *c, uint64_t high, uint64_t n, uint64_t at_least) {
     uint64_t bytes = (uint64_t)VG_MAX(atomic_load(&c->bytes), 0), free_now = vg_cache_disk_free(c);
-    uint64_t low = c->max_bytes - c->max_bytes / 10, goal = at_least;
+    uint64_t low = c->max_bytes - c->max_bytes / (n && c->threaded ? 50 : 10), goal = at_least;
     if (bytes + n > high)
         goal = VG_MAX(goal, bytes + n - VG_MIN(low, bytes + n));
     if (free_now < c->keep_free + n)
@@ -159,7 +161,6 @@ static uint64_t evict(struct vg_cache *c, uint64_t high, uint64_t n, uint64_t at
             qsort(l.v, l.n, sizeof *l.v, by_use);
         for (size_t i = 0; i < l.n && gone < goal; i++)
             gone += evict_one(c, &l.v[i]) ? l.v[i].cost : 0;
-        vg_disk_empty_trash(c);
     }
     c->in_vain = !gone;
     c->in_vain_released = released;
@@ -188,6 +189,7 @@ int vg_cache_room(struct vg_cache *c, uint64_t n) {
         return 0;
     }
     evict(c, c->max_bytes, n, 0);
+    vg_cache_kick(c);
     /* What is left is held by tasks that run: they go on into the reserve. */
     return fits(c, n, c->max_bytes + c->max_bytes / 4, c->keep_free / 2) ? 0 : -ENOSPC;
 }

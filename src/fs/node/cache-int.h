@@ -74,6 +74,7 @@ struct vg_cache {
     /* not believed: objects with mtime in [suspect_from, suspect_to) */
     _Atomic int64_t suspect_from, suspect_to;
     bool counted; /* the counters are right: the thread's */
+    bool opening; /* nobody else is here yet */
     bool fresh;   /* the folder was made just now */
     uint64_t marked_usec;
     /* eviction */
@@ -122,7 +123,9 @@ int vg_disk_open(struct vg_cache *c, const char *id_name, const uint8_t id[VG_HA
 void vg_disk_used(struct vg_cache *c, const char *id_name);   /* now; cheap when it was just so */
 void vg_disk_shun(struct vg_cache *c, const struct stat *st); /* lock held */
 bool vg_disk_suspect(struct vg_cache *c, const struct stat *st);
-/* Takes a file away: at once, or by way of trash/ (to be emptied without the lock) when large. */
+/* Moves a file to trash/, where the caller unlinks it without a lock. */
+int vg_disk_trash(struct vg_cache *c, const char *path, char ret_trash[VG_CACHE_PATH]);
+/* Takes a file away: at once, or when large into trash/, which the thread empties. */
 int vg_disk_drop(struct vg_cache *c, const char *path, uint64_t size);
 void vg_disk_empty_trash(struct vg_cache *c);
 /* Calls for each name in a folder ("id/3f", "part"); a folder that is not there has none. Stops at

@@ -29,6 +29,7 @@ void vg_cache_work(struct vg_cache *c) {
     if (r == 0 && !c->counted)
         c->counted = (r = vg_cache_recount(c)) == 0;
     vg_cache_ease(c);
+    vg_disk_empty_trash(c);
     r = r < 0 ? r : vg_keep_stamps(c);
     uint64_t now = vg_now_usec();
     if (r == 0 && (torn || (atomic_load(&c->dirty) && now >= c->marked_usec + MARK_USEC))) {
@@ -220,6 +221,7 @@ int vg_cache_open(const struct vg_cache_conf *conf, struct vg_cache **ret, struc
     if (!c)
         return vg_err_sys(err, -ENOMEM, "cannot open the cache in %s", conf->dir);
     c->dir = c->public_dir = c->lock_fd = -1;
+    c->opening = true;
     pthread_mutex_init(&c->lock, NULL);
     pthread_mutex_init(&c->evict, NULL);
     pthread_condattr_init(&attr);
@@ -237,6 +239,7 @@ int vg_cache_open(const struct vg_cache_conf *conf, struct vg_cache **ret, struc
         vg_disk_empty_trash(c);
         c->marked_usec = vg_now_usec();
     }
+    c->opening = false;
     if (r == 0 && !conf->inline_work)
         r = open_thread(c, err);
     if (r < 0) {
