@@ -19,6 +19,7 @@
 #define WORK_SEC 60
 #define MARK_USEC (300 * VG_USEC)
 #define SCRUB_BYTES (UINT64_C(64) << 20) /* at a time: 1 MiB a second */
+#define LOCK_AGAIN_NSEC 10000000
 #define KEEP_FREE_MAX (UINT64_C(1) << 30)
 
 static const char *const folders[] = {"id", "stamp", "part", "trash"};
@@ -145,7 +146,19 @@ static void open_used(struct vg_cache *c) {
     c->counted = true;
 }
 
-static int open_folders(struct vg_cache *c, const char *dir, struct vg_err *err) {
+/* A process that was killed holds its lock until the kernel has torn it down. */
+static int take_lock(struct vg_cache *c, uint64_t wait_usec) {
+    uint64_t until = vg_now_usec() + wait_usec;
+    while (flock(c->lock_fd, LOCK_EX | LOCK_NB) < 0) {
+        if (errno != EWOULDBLOCK || vg_now_usec() >= until)
+            return -errno;
+        nanosleep(&(struct timespec){.tv_nsec = LOCK_AGAIN_NSEC}, NULL);
+    }
+    return 0;
+}
+
+static int open_folders(struct vg_cache *c, const char *dir, uint64_t wait_usec,
+                        struct vg_err *err) {
     int r = vg_mkdir_p(dir, 0700);
     if (r < 0)
         return vg_err_sys(err, r, "cannot make the cache's folder %s", dir);
@@ -155,7 +168,7 @@ static int open_folders(struct vg_cache *c, const char *dir, struct vg_err *err)
     c->lock_fd = openat(c->dir, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (c->lock_fd < 0)
         return vg_err_sys(err, -errno, "cannot lock the cache in %s", dir);
-    if (flock(c->lock_fd, LOCK_EX | LOCK_NB) < 0)
+    if (take_lock(c, wait_usec) < 0)
         return vg_err_set(err, VG_CONFLICT,
                           "the cache in %s is in use by another process; wait until it has ended",
                           dir);
@@ -229,7 +242,7 @@ int vg_cache_open(const struct vg_cache_conf *conf, struct vg_cache **ret, struc
     pthread_cond_init(&c->wake, &attr);
     pthread_condattr_destroy(&attr);
     int r = open_boot(c, conf->boot, err);
-    r = r < 0 ? r : open_folders(c, conf->dir, err);
+    r = r < 0 ? r : open_folders(c, conf->dir, conf->wait_usec, err);
     r = r < 0 ? r : open_limits(c, conf, err);
     if (r == 0) {
         if (conf->public_dir) /* not seeded is no error */

@@ -28,9 +28,11 @@ struct vg_cache_conf {
     uint64_t keep_free;     /* of the disk; 0: 1 GiB or 5 %, the smaller one */
     const char *public_dir; /* the operator's store (public.h), read only; NULL: none */
     const char *boot;       /* names this boot of the machine; NULL: the kernel's own */
+    uint64_t wait_usec;     /* for another process to let go of it */
     bool inline_work;       /* no thread of its own: the caller calls vg_cache_work */
 };
-/* -EBUSY: another process has it open. Raises the process's limit of descriptors to the hard one.
+/* -EBUSY: another process has it open still. Raises the process's limit of descriptors to the hard
+ * one.
  */
 int vg_cache_open(const struct vg_cache_conf *conf, struct vg_cache **ret, struct vg_err *err);
 /* All blobs must have been put. */

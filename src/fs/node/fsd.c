@@ -26,6 +26,7 @@
 #define TICK_MSEC 250
 #define IDLE_USEC (300 * VG_USEC)
 #define CONNS_MAX 1024u
+#define CACHE_WAIT_USEC (10 * VG_USEC) /* for a daemon before us that is about to be gone */
 
 /* ------------------------------------------------------------------ connections */
 
@@ -179,14 +180,18 @@ static int parse(struct fsd *d, int argc, char **argv) {
 static int make_place(struct fsd *d, struct vg_err *err) {
     d->own = vg_fmt("%s/%u", d->dir, d->slot);
     vg_auto_free char *cache = d->own ? vg_fmt("%s/cache", d->own) : NULL;
-    if (!cache)
+    vg_auto_free char *public = vg_fmt("%s/public", d->dir); /* what the operator seeded */
+    if (!cache || !public)
         return vg_err_sys(err, ENOMEM, "cannot start the file daemon");
     int r = vg_mkdir_p(cache, 0700);
     if (r < 0)
         return vg_err_sys(err, r, "cannot make %s", cache);
     if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
         return vg_err_sys(err, errno, "cannot have a mount namespace of its own (not root?)");
-    struct vg_cache_conf conf = {.dir = cache, .max_bytes = d->cache_bytes};
+    struct vg_cache_conf conf = {.dir = cache,
+                                 .max_bytes = d->cache_bytes,
+                                 .public_dir = public,
+                                 .wait_usec = CACHE_WAIT_USEC};
     return vg_cache_open(&conf, &d->cache, err);
 }
 

@@ -256,6 +256,28 @@ Test(cache, two_processes_do_not_share_a_folder) {
     place_done(&p);
 }
 
+Test(cache, a_process_that_is_about_to_end_is_waited_for) {
+    struct place p = place_new();
+    int ready[2];
+    p.conf.dir = p.dir;
+    cr_assert_eq(pipe(ready), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct vg_cache *c = place_open(&p);
+        (void)!write(ready[1], "x", 1);
+        nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+        vg_cache_close(c);
+        _exit(0);
+    }
+    char x;
+    cr_assert_eq(read(ready[0], &x, 1), 1);
+    p.conf.wait_usec = 60 * VG_USEC;
+    struct vg_cache *c = place_open(&p);
+    vg_cache_close(c);
+    waitpid(pid, NULL, 0);
+    place_done(&p);
+}
+
 Test(cache, descriptors_are_open_only_while_pinned) {
     struct place p = place_new();
     struct vg_cache *c = place_open(&p);
