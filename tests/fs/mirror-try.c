@@ -342,6 +342,9 @@ static int run_once(struct node *n, uint64_t task) {
     if (opt.cut_usec)
         pthread_join(thread, NULL);
     vg_machine_gone(n->machine, task);
+    /* The news of the end travels as far as the trace that was sent before it. */
+    if (opt.rtt_usec)
+        usleep((useconds_t)opt.rtt_usec);
     order(n->service, END, task, -1);
     json_t *j = vg_machine_json(n->machine);
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);

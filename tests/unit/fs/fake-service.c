@@ -180,13 +180,13 @@ static void *work(void *arg) {
     return NULL;
 }
 
-struct fake_link *fake_connect(struct fake *f, struct vg_machine *m, uint64_t task) {
+struct fake_link *fake_open(struct fake *f, int *ret_fd) {
     struct fake_link *l = calloc(1, sizeof(*l));
     int fds[2];
     cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
     l->f = f;
     l->fd = fds[1];
-    cr_assert_eq(vg_machine_link(m, fds[0], task), 0);
+    *ret_fd = fds[0];
     Vg__Mr__Hello h = VG__MR__HELLO__INIT;
     Vg__Mr__Msg msg = VG__MR__MSG__INIT;
     h.has_version = h.has_machine = h.has_epoch = h.has_root = true;
@@ -199,6 +199,13 @@ struct fake_link *fake_connect(struct fake *f, struct vg_machine *m, uint64_t ta
     msg.hello = &h;
     put_msg(l, &msg);
     cr_assert_eq(pthread_create(&l->thread, NULL, work, l), 0);
+    return l;
+}
+
+struct fake_link *fake_connect(struct fake *f, struct vg_machine *m, uint64_t task) {
+    int fd;
+    struct fake_link *l = fake_open(f, &fd);
+    cr_assert_eq(vg_machine_link(m, fd, task), 0);
     return l;
 }
 

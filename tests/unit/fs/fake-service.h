@@ -25,6 +25,7 @@ struct fake {
 void fake_init(struct fake *f, const char *root, const char *epoch);
 void fake_done(struct fake *f);
 void fake_epoch(struct fake *f, const char *root, const char *epoch); /* another life of it */
+struct fake_link *fake_open(struct fake *f, int *ret_fd); /* the node's end of a new link */
 struct fake_link *fake_connect(struct fake *f, struct vg_machine *m, uint64_t task);
 void fake_cut(struct fake_link *l); /* closes and frees */
 void fake_run(struct fake_link *l, uint64_t task, bool strict);
