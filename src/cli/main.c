@@ -51,6 +51,7 @@ const struct vg_cmd *vg_commands(size_t *ret_n) {
                                                &vg_cmd_session,
                                                &vg_cmd_pool,
                                                &vg_cmd_node,
+                                               &vg_cmd_mirror,
                                                &vg_cmd_login,
                                                &vg_cmd_logout,
                                                &vg_cmd_join,

@@ -9,6 +9,7 @@
      run-tty.c      the local terminal
      run-bridge.c   the same two descriptors for a cloud that is far away (TLS, its own thread)
      run-forward.c  -p: local ports
+     run-mirror.c   the files of this machine for a task on another
      follow.h       vbatch -f of a group or of what may be tried again
 
    What always holds:
@@ -25,6 +26,7 @@
 #include <termios.h>
 
 struct vg_duct;
+struct vg_spec_opts;
 
 struct run_chan {
     int fd; /* -1: none */
@@ -60,6 +62,8 @@ struct run {
     int ctl; /* -1: broken */
     struct vg_buf ctl_in;
     int cwd_fd, stdin_fd; /* handed on with the request; -1: none */
+    int mirror_fd;        /* to the file service; -1: none */
+    const struct vg_spec_opts *set;
     bool bridged;
 
     struct run_chan chan[2]; /* current, and the one that will replace it */
@@ -113,6 +117,9 @@ void run_tty_raw(struct run *r);
 void run_tty_restore(struct run *r);
 bool run_tty_foreground(void);
 bool run_tty_size(uint16_t ret[4]);
+
+/* run-mirror.c: has this machine's files served to the task; sets spec.mirror. */
+int run_mirror(struct run *r, const struct vg_spec_opts *set, struct vg_err *err);
 
 /* run-bridge.c */
 int run_bridge(const struct vg_endpoint *ep, struct vg_err *err); /* a ctl descriptor */

@@ -186,6 +186,8 @@ static int on_event(struct run *r, const Vg__Pb__RunEvent *ev, struct vg_err *er
         if (ev->kind == VG__PB__RUN_EVENT__KIND__REQUEUED)
             run_requeued(r);
         break;
+    case VG__PB__RUN_EVENT__KIND__NEED_MIRROR:
+        return r->mirror_fd < 0 ? run_mirror(r, r->set, err) : 0;
     case VG__PB__RUN_EVENT__KIND__STARTED:
         r->started = true;
         break;

@@ -236,6 +236,7 @@ static int fill(struct run *r, char **argv, int argc, struct vg_err *err) {
     r->req.has_wait_durable = true;
     r->req.wait_durable = s->detached;
     r->req.has_dry_run = r->req.dry_run = set.dry_run;
+    r->req.has_mirrors = r->req.mirrors = !set.node_files;
     return 0;
 }
 
@@ -267,7 +268,8 @@ static void init(struct run *r, const char *program) {
     r->program = program;
     r->req = (Vg__Pb__RunReq)VG__PB__RUN_REQ__INIT;
     r->spec = (Vg__Pb__TaskSpec)VG__PB__TASK_SPEC__INIT;
-    r->ctl = r->cwd_fd = r->stdin_fd = -1;
+    r->ctl = r->cwd_fd = r->stdin_fd = r->mirror_fd = -1;
+    r->set = &set;
     r->chan[0].fd = r->chan[1].fd = r->chan[0].ring_fd = r->chan[1].ring_fd = -1;
 }
 
@@ -324,7 +326,13 @@ int vg_run_main(int argc, char **argv, bool batch) {
         return fail(r, &err);
     if (stored)
         r->follow = false;
-    if (fill(r, argv + command, argc - command, &err) < 0 || run_connect(r, false, &err) < 0)
+    if (fill(r, argv + command, argc - command, &err) < 0)
+        return fail(r, &err);
+    /* A cloud that is another machine finds this one's files there. */
+    if (r->ep.kind == VG_ENDPOINT_TLS && !set.node_files && !r->dry_run &&
+        run_mirror(r, &set, &err) < 0)
+        return fail(r, &err);
+    if (run_connect(r, false, &err) < 0)
         return fail(r, &err);
     if (set.n_ports && run_forward(&r->ep, r->task_id, set.ports, set.n_ports, &err) < 0)
         return fail(r, &err);

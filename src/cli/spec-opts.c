@@ -19,6 +19,12 @@ enum {
     O_KEEP,
     O_DETACH,
     O_ENV,
+    O_ENVIRONMENT,
+    O_WRITABLE,
+    O_ALLOW,
+    O_SYNC,
+    O_STRICT,
+    O_KEEP_CHANGES,
     O_DIR,
     O_PORT,
     O_TTY,
@@ -61,7 +67,15 @@ enum {
          O_NODE_LABEL},                                                                            \
         {"session", 's', "NAME", "run in this named session; made when there is none", O_SESSION}, \
         {"keep", 0, "DURATION", "how long the session stays after its last command", O_KEEP},      \
-        {"env", 'e', "KEY[=V]", "set a variable for the command", O_ENV},                          \
+        {NULL, 'e', "KEY=V", "set a variable for the command", O_ENV},                             \
+        {"env", 0, "NAME[@V]|KEY=V", "run in this environment ('node': the node's own files)",     \
+         O_ENVIRONMENT},                                                                           \
+        {"writable", 0, "DIR", "write this folder back, too, from another machine", O_WRITABLE},   \
+        {"allow", 0, "PATH", "let another machine read this secret, in memory only", O_ALLOW},     \
+        {"sync", 0, NULL, "wait at every close until it is written back", O_SYNC},                 \
+        {"strict", 0, NULL, "fail where a file changed under the command", O_STRICT},              \
+        {"keep-changes", 0, NULL, "keep what it wrote outside as a diff (virga env diff)",         \
+         O_KEEP_CHANGES},                                                                          \
         {"directory", 'C', "DIR", "start in this directory", O_DIR},                               \
         {"name", 'n', "NAME", "name the task", O_NAME},                                            \
         {"label", 'l', "K=V", "label the task; may be given again", O_LABEL},                      \
@@ -295,6 +309,49 @@ static int place_option(struct vg_spec_opts *o, struct vg_opt_state *st, int id,
     }
 }
 
+static int add_path(struct vg_opt_state *st, const char *arg, const char **list, size_t *n) {
+    if (!*arg)
+        return vg_opt_bad(st, "names nothing");
+    if (*n == VG_SPEC_PATHS)
+        return vg_opt_bad(st, "at most %d of them", VG_SPEC_PATHS);
+    list[(*n)++] = arg;
+    return 0;
+}
+
+static int set_environment(struct vg_spec_opts *o, struct vg_opt_state *st, const char *arg) {
+    if (strchr(arg, '='))
+        return add_env(o, st, arg);
+    if (!*arg)
+        return vg_opt_bad(st, "names no environment");
+    o->node_files = strcmp(arg, "node") == 0;
+    o->environment = o->node_files ? NULL : arg;
+    o->spec.has_node_files = o->spec.node_files = o->node_files;
+    return 0;
+}
+
+/* Where the files come from and what of them goes back. */
+static int mirror_option(struct vg_spec_opts *o, struct vg_opt_state *st, int id, const char *arg) {
+    switch (id) {
+    case O_ENVIRONMENT:
+        return set_environment(o, st, arg);
+    case O_WRITABLE:
+        return add_path(st, arg, o->writable, &o->n_writable);
+    case O_ALLOW:
+        return add_path(st, arg, o->allow, &o->n_allow);
+    case O_SYNC:
+        o->sync = true;
+        return 0;
+    case O_STRICT:
+        o->strict = true;
+        return 0;
+    case O_KEEP_CHANGES:
+        o->keep_changes = true;
+        return 0;
+    default:
+        return place_option(o, st, id, arg);
+    }
+}
+
 int vg_spec_opt(struct vg_spec_opts *o, struct vg_opt_state *st, int id, const char *arg) {
     static const char *const ttys[] = {"auto", "yes", "no", NULL};
     switch (id) {
@@ -325,7 +382,7 @@ int vg_spec_opt(struct vg_spec_opts *o, struct vg_opt_state *st, int id, const c
     case O_LABEL:
         return add_label(st, arg, o->labels, &o->spec.n_label);
     default:
-        return place_option(o, st, id, arg);
+        return mirror_option(o, st, id, arg);
     }
 }
 
@@ -363,6 +420,10 @@ int vg_spec_opts_check(const struct vg_spec_opts *o, struct vg_err *err) {
         return vg_err_set(err, VG_INVALID,
                           "a schedule makes tasks again and again: --after, --begin and --key are "
                           "for tasks that run once");
+    if (o->node_files && (o->n_writable || o->n_allow || o->sync || o->strict || o->keep_changes))
+        return vg_err_set(err, VG_INVALID,
+                          "with --env node the files are the node's own: --writable, --allow, "
+                          "--sync, --strict and --keep-changes are for this machine's");
     if (o->want.gpu_mem_bytes && o->want.has_gpus && !o->want.gpus && !o->want.gpu_milli)
         return vg_err_set(err, VG_INVALID, "--gpu-mem needs a GPU: give --gpus 1, or a share");
     return check_group(s, err);

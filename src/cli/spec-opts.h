@@ -10,6 +10,7 @@
 
 #define VG_PORTS_MAX 64
 #define VG_SPEC_LABELS 64
+#define VG_SPEC_PATHS 11 /* --writable, --allow */
 #define VG_SET_ENV_MAX 1024
 
 struct vg_spec_opts {
@@ -17,10 +18,14 @@ struct vg_spec_opts {
     Vg__Pb__TaskSpec spec;
     Vg__Pb__Resources want;
     bool quiet, follow, detach, no_input, dry_run;
+    bool strict, sync, keep_changes, node_files;
     int tty; /* 0 auto, 1 yes, 2 no */
     const char *dir;
     const char *ports[VG_PORTS_MAX];
     size_t n_ports;
+    const char *writable[VG_SPEC_PATHS], *allow[VG_SPEC_PATHS];
+    size_t n_writable, n_allow;
+    const char *environment; /* --env; NULL: this machine's, or the node's */
     const char *set_env[VG_SET_ENV_MAX];
     size_t n_set_env;
     char *labels[VG_SPEC_LABELS], *node_labels[VG_SPEC_LABELS];

@@ -264,8 +264,9 @@ static bool other_machine(const struct vg_job *j, const struct vg_nodelink *a) {
 /* Its client sits at the control plane's own machine, and its files are there, not at the node. */
 static bool lacks_files(const struct vg_job *j, const struct vg_nodelink *a) {
     const struct vg_task *t = j->task;
-    return !t->spec->mirror && t->who && t->who->local && !t->spec->parent &&
-           t->spec->interactive && !t->spec->detached && pool_mirrors(j) && other_machine(j, a);
+    return !t->spec->mirror && !t->spec->node_files && t->who && t->who->local &&
+           !t->spec->parent && t->spec->interactive && !t->spec->detached && pool_mirrors(j) &&
+           other_machine(j, a);
 }
 
 static bool client_mirrors(const struct vg_job *j) {

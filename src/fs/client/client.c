@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define VIEWS_MAX 64u
+#define VIEWS_MAX 12u /* as many as the cloud takes */
 
 static void events_taken(void *mirror) {
     vg_mpeers_inval(mirror);
@@ -55,11 +55,18 @@ static int open_state(struct vg_mirror *m, struct vg_err *err) {
     return r < 0 ? vg_err_sys(err, r, "cannot open %s", memo) : 0;
 }
 
-static int open_tree(struct vg_mirror *m, struct vg_err *err) {
-    static const struct vg_watch_ops watch_ops = {.taken = events_taken, .lost = events_lost};
-    int r = vg_policy_new(m->home, &m->policy);
+int vg_mirror_policy(const struct vg_mirror_conf *conf, struct vg_policy **ret) {
+    int r = vg_policy_new(conf->home, ret);
     if (r == 0)
-        r = vg_policy_deny(m->policy, m->state);
+        r = vg_policy_deny(*ret, conf->state);
+    if (r == 0 && conf->own)
+        r = vg_policy_deny(*ret, conf->own);
+    return r;
+}
+
+static int open_tree(struct vg_mirror *m, const struct vg_mirror_conf *conf, struct vg_err *err) {
+    static const struct vg_watch_ops watch_ops = {.taken = events_taken, .lost = events_lost};
+    int r = vg_mirror_policy(conf, &m->policy);
     if (r == 0)
         r = vg_ctree_new(m->root, m->policy, m->machine, &m->tree);
     if (r == 0)
@@ -89,7 +96,7 @@ int vg_mirror_new(uv_loop_t *loop, const struct vg_mirror_conf *conf, struct vg_
     int r = m->root && m->home && m->state ? open_state(m, err)
                                            : vg_err_set(err, VG_INTERNAL, "out of memory");
     if (r == 0)
-        r = open_tree(m, err);
+        r = open_tree(m, conf, err);
     if (r < 0) {
         vg_mirror_free(m);
         return r;
@@ -203,6 +210,21 @@ static int add_view(struct vg_mirror_task *t, const char *path, struct vg_err *e
     return 0;
 }
 
+/* Folders that are the node's own business (the cloud refuses them, too). */
+static bool of_the_system(const char *path) {
+    static const char *const below[] = {"/proc", "/sys", "/dev", "/run/virga"};
+    static const char *const exact[] = {"/", "/run", "/tmp", "/etc", "/usr", "/var"};
+    for (size_t i = 0; i < VG_COUNT(below); i++) {
+        size_t n = strlen(below[i]);
+        if (strncmp(path, below[i], n) == 0 && (!path[n] || path[n] == '/'))
+            return true;
+    }
+    for (size_t i = 0; i < VG_COUNT(exact); i++)
+        if (strcmp(path, exact[i]) == 0)
+            return true;
+    return false;
+}
+
 static int add_views(struct vg_mirror_task *t, const struct vg_mirror_run *run,
                      struct vg_err *err) {
     if (run->n_writable + 1 > VIEWS_MAX)
@@ -213,15 +235,18 @@ static int add_views(struct vg_mirror_task *t, const struct vg_mirror_run *run,
     if (!t->view || !t->view_root || !t->project)
         return vg_err_set(err, VG_INTERNAL, "out of memory");
     int r = 0;
-    if (strcmp(t->project, "/") == 0)
-        t->note = vg_strdup("the working folder is /, so nothing that the command writes comes "
-                            "back: start it in a folder of your own, or name one with --writable");
+    if (of_the_system(t->project))
+        t->note = vg_fmt("the working folder is %s, so nothing that the command writes comes "
+                         "back: start it in a folder of your own, or name one with --writable",
+                         t->project);
     else if (may_write(t->m, t->project))
         r = add_view(t, t->project, err);
     for (size_t i = 0; r == 0 && i < run->n_writable; i++) {
-        if (strcmp(run->writable[i], "/") == 0)
+        if (of_the_system(run->writable[i]))
             return vg_err_set(err, VG_INVALID,
-                              "the whole machine cannot be --writable: name a folder below /");
+                              "%s cannot be --writable, it belongs to the system: name a folder "
+                              "below it",
+                              run->writable[i]);
         r = add_view(t, run->writable[i], err);
     }
     return r;
@@ -327,16 +352,28 @@ int vg_mirror_link(struct vg_mirror_task *t, int fd) {
     return 0;
 }
 
-void vg_mirror_end(struct vg_mirror_task *t) {
+unsigned vg_mirror_greetings(const struct vg_mirror_task *t) {
+    return t->greetings;
+}
+
+void vg_mirror_unlink(struct vg_mirror_task *t) {
     vg_list_for_each_safe (it, &t->m->links) {
         struct vg_mlink *l = vg_list_entry(it, struct vg_mlink, link);
         if (l->task == t)
-            vg_mlink_close(l, "the task has ended");
+            vg_mlink_close(l, "it was not needed any more");
     }
+}
+
+void vg_mirror_end(struct vg_mirror_task *t) {
+    vg_mirror_unlink(t);
     (void)vg_memo_flush(t->m->memo); /* good for this life at least */
     task_free(t);
 }
 
 bool vg_mirror_idle(const struct vg_mirror *m) {
     return vg_list_empty(&m->tasks) && vg_list_empty(&m->links) && m->jobs == 0;
+}
+
+bool vg_mirror_linkless(const struct vg_mirror *m) {
+    return vg_list_empty(&m->links);
 }

@@ -11,6 +11,7 @@ struct vg_mirror_conf {
     const char *root;  /* "/"; tests serve another folder as the machine's root */
     const char *home;  /* the user's */
     const char *state; /* ~/.local/state/virga: machine id, traces, memo of hashes, applied ops */
+    const char *own;   /* Virga's home folder, never served; NULL: none */
     int level;         /* zstd: -1 by the speed of the link, 0 never, 1 … */
 };
 int vg_mirror_new(uv_loop_t *loop, const struct vg_mirror_conf *conf, struct vg_mirror **ret,
@@ -44,5 +45,13 @@ int vg_mirror_link(struct vg_mirror_task *t, int fd);
 void vg_mirror_end(struct vg_mirror_task *t);
 /* No task, no link, no unanswered op. */
 bool vg_mirror_idle(const struct vg_mirror *m);
-/* `virga mirror explain PATH`: a text of several lines. */
-int vg_mirror_explain(struct vg_mirror *m, const char *path, char **ret, struct vg_err *err);
+bool vg_mirror_linkless(const struct vg_mirror *m); /* every link is closed */
+/* How often a node has said hello on a link of this task. */
+unsigned vg_mirror_greetings(const struct vg_mirror_task *t);
+/* Closes the task's links; others may follow. */
+void vg_mirror_unlink(struct vg_mirror_task *t);
+/* What it does and did, as JSON. NULL: out of memory. */
+char *vg_mirror_status(const struct vg_mirror *m);
+/* `virga mirror explain PATH`: a text of several lines. Needs no service. */
+int vg_mirror_explain(const struct vg_mirror_conf *conf, const char *path, char **ret,
+                      struct vg_err *err);

@@ -93,7 +93,7 @@ struct vg_mirror_task {
     struct vg_trace run; /* what the node said so far */
     bool run_whole;
     char *cwd, *program;
-    unsigned links;
+    unsigned links, greetings;
     char *note; /* for the person, with the first flight; NULL: none */
 };
 
@@ -158,3 +158,6 @@ void vg_mlink_greeted(struct vg_mlink *l, bool known);
 int vg_mtask_load_trace(struct vg_mirror_task *t);
 int vg_mtask_trace(struct vg_mirror_task *t, const Vg__Mr__Trace *m);
 void vg_traces_tidy(const struct vg_mirror *m); /* forgets what was not used for long */
+
+/* client.c: the rules for a machine, Virga's own folders among the denied. */
+int vg_mirror_policy(const struct vg_mirror_conf *conf, struct vg_policy **ret);

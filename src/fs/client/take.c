@@ -151,6 +151,8 @@ static int take_hello(struct vg_mlink *l, const Vg__Mr__NodeHello *h) {
         return r;
     l->hello = true;
     vg_apply_from(l->peer->apply, h->next_op);
+    if (l->task)
+        l->task->greetings++;
     for (size_t i = 0; l->task && r == 0 && i < l->task->n_view; i++)
         r = vg_apply_allow(l->peer->apply, vg_cobj_view_id(l->task->view_root[i]),
                            l->task->view_root[i]);

@@ -1,0 +1,179 @@
+/* vrun's part in the environment mirror: asks the file service to begin, and says in the request
+   where the task's files are. Only when the cloud is another machine, or when it says that the task
+   will run on one. */
+#include "base/cleanup.h"
+#include "base/mem.h"
+#include "base/util.h"
+#include "cli/mirror-sock.h"
+#include "cli/run-int.h"
+#include "cli/spec-opts.h"
+
+#include <errno.h>
+#include <grp.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define ARGS_MAX 64 /* enough to know the command again */
+#define ARG_MAX_LEN 1024
+#define VIEWS_MAX 16
+#define GROUPS_MAX 1024
+
+static Vg__Pb__MirrorSpec spec = VG__PB__MIRROR_SPEC__INIT;
+
+static ProtobufCBinaryData bytes_of(const char *s) {
+    return (ProtobufCBinaryData){.len = strlen(s), .data = (uint8_t *)s};
+}
+
+static int add_number(struct vg_mpkt *p, const char *key, uint64_t v) {
+    char text[24];
+    snprintf(text, sizeof(text), "%llu", (unsigned long long)v);
+    return vg_mpkt_add(p, key, text);
+}
+
+static int add_paths(struct vg_mpkt *p, const char *key, const char *const *path, size_t n,
+                     struct vg_err *err) {
+    for (size_t i = 0; i < n; i++) {
+        char real[PATH_MAX];
+        if (!realpath(path[i], real))
+            return vg_err_sys(err, errno, "option '--%s': '%s'", key, path[i]);
+        if (vg_mpkt_add(p, key, real) < 0)
+            return vg_err_set(err, VG_TOO_BIG, "too many --%s", key);
+    }
+    return 0;
+}
+
+static int add_ids(struct vg_mpkt *p) {
+    gid_t groups[GROUPS_MAX];
+    int n = getgroups(GROUPS_MAX, groups);
+    int r = add_number(p, "uid", getuid());
+    if (r == 0)
+        r = add_number(p, "gid", getgid());
+    for (int i = 0; r == 0 && i < n; i++)
+        r = add_number(p, "group", groups[i]);
+    const char *home = getenv("HOME");
+    if (r == 0 && home && home[0] == '/')
+        r = vg_mpkt_add(p, "home", home);
+    return r;
+}
+
+static int add_command(struct run *r, struct vg_mpkt *p) {
+    char id[VG_ID_LEN + 1];
+    vg_id_format(r->task_id, id);
+    int e = vg_mpkt_add(p, "task", id);
+    if (e == 0)
+        e = vg_mpkt_add(p, "cwd", (const char *)r->spec.cwd.data);
+    const char *path = getenv("PATH");
+    if (e == 0 && path && strlen(path) < 16384)
+        e = vg_mpkt_add(p, "path", path);
+    /* Long arguments are cut: they only help to guess. */
+    for (size_t i = 0; e == 0 && i < r->spec.n_argv && i < ARGS_MAX; i++) {
+        char cut[ARG_MAX_LEN];
+        snprintf(cut, sizeof(cut), "%s", (const char *)r->spec.argv[i].data);
+        e = vg_mpkt_add(p, "arg", cut);
+    }
+    return e;
+}
+
+static int hex16(const char *text, uint8_t out[16]) {
+    if (!text || strlen(text) != 32)
+        return -EBADMSG;
+    for (int i = 0; i < 16; i++) {
+        unsigned v;
+        if (sscanf(text + 2 * i, "%2x", &v) != 1)
+            return -EBADMSG;
+        out[i] = (uint8_t)v;
+    }
+    return 0;
+}
+
+static void fill_ids(void) {
+    static uint32_t groups[GROUPS_MAX];
+    gid_t list[GROUPS_MAX];
+    int n = getgroups(GROUPS_MAX, list);
+    for (int i = 0; i < n; i++)
+        groups[i] = list[i];
+    spec.has_uid = spec.has_gid = true;
+    spec.uid = getuid();
+    spec.gid = getgid();
+    spec.n_groups = n > 0 ? (size_t)n : 0;
+    spec.groups = groups;
+    const char *home = getenv("HOME");
+    if (home && home[0] == '/') {
+        spec.has_home = true;
+        spec.home = bytes_of(home);
+    }
+}
+
+static int fill_spec(const struct vg_mpkt *answer, const struct vg_spec_opts *set) {
+    static uint8_t machine[16];
+    static Vg__Pb__MirrorView view[VIEWS_MAX], *each[VIEWS_MAX];
+    size_t at = 0;
+    if (hex16(vg_mpkt_get(answer, "machine"), machine) < 0)
+        return -EBADMSG;
+    spec.has_machine = spec.has_offered = true;
+    spec.machine = (ProtobufCBinaryData){sizeof(machine), machine};
+    spec.offered = true;
+    spec.env = (char *)set->environment;
+    spec.has_strict = spec.strict = set->strict;
+    spec.has_sync = spec.sync = set->sync;
+    spec.has_keep_changes = spec.keep_changes = set->keep_changes;
+    for (const char *path; (path = vg_mpkt_next(answer, "view", &at)) && spec.n_view < VIEWS_MAX;) {
+        char *own = vg_strdup(path);
+        if (!own)
+            return -ENOMEM;
+        view[spec.n_view] = (Vg__Pb__MirrorView)VG__PB__MIRROR_VIEW__INIT;
+        view[spec.n_view].has_path = view[spec.n_view].has_write = true;
+        view[spec.n_view].path = bytes_of(own);
+        view[spec.n_view].write = true;
+        each[spec.n_view] = &view[spec.n_view];
+        spec.n_view++;
+    }
+    spec.view = each;
+    fill_ids();
+    return 0;
+}
+
+int run_mirror(struct run *r, const struct vg_spec_opts *set, struct vg_err *err) {
+    static struct vg_mpkt p;
+    char path[PATH_MAX];
+    if (vg_mirror_sock_path(&r->ep, path, sizeof(path), err) < 0)
+        return err->code;
+    vg_mpkt_clear(&p);
+    int e = vg_mpkt_add(&p, "op", "begin");
+    if (e == 0)
+        e = add_command(r, &p);
+    if (e == 0)
+        e = add_ids(&p);
+    if (e == 0 && set->strict)
+        e = vg_mpkt_add(&p, "strict", "1");
+    if (e == 0 && set->sync)
+        e = vg_mpkt_add(&p, "sync", "1");
+    if (e == 0 && set->keep_changes)
+        e = vg_mpkt_add(&p, "keep", "1");
+    if (e < 0)
+        return vg_err_set(err, VG_TOO_BIG, "the command line is too long for the file service");
+    if (add_paths(&p, "writable", set->writable, set->n_writable, err) < 0 ||
+        add_paths(&p, "allow", set->allow, set->n_allow, err) < 0)
+        return err->code;
+    int fd = vg_mirror_sock_start(path, err);
+    if (fd < 0)
+        return fd;
+    if (vg_mirror_sock_call(fd, &p, err) < 0) {
+        close(fd);
+        return err->code;
+    }
+    /* The connection stays open: while it is, the service knows that somebody waits. */
+    r->mirror_fd = fd;
+    const char *note = vg_mpkt_get(&p, "note");
+    if (note && !r->quiet)
+        run_say(r, "%s", note);
+    if (fill_spec(&p, set) < 0)
+        return vg_err_set(err, VG_PROTOCOL,
+                          "the file service gave no good answer: "
+                          "'virga mirror stop' ends it, the next vrun starts it");
+    r->spec.mirror = &spec;
+    return 0;
+}
