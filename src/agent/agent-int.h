@@ -245,6 +245,7 @@ void vg_fslink_fs_conf(const struct vg_agent *a, uint32_t slot, struct vg_fsd_co
 /* As the cloud's configuration has it. */
 void vg_fslink_configure(struct vg_agent *a, char *const *patterns, size_t n, uint64_t cache_bytes);
 void vg_fslink_stop(struct vg_agent *a);
+void vg_fslink_tend(struct vg_agent *a); /* now and then: room on a full disk */
 
 /* agent-meeting.c: a port of the node that leads to the same port inside a task. Connections wait
    until somebody listens there. */
@@ -315,6 +316,8 @@ struct vg_agent {
     char *fs_dir, *self_exe;                   /* owned */
     struct vg_libs libs;
     uint64_t fs_cache_bytes;
+    bool fs_tending; /* caches are being trimmed */
+    uint64_t fs_tended_usec;
     size_t n_mirror_links;
     char tag[9], boot_id[40], machine_id[40];
     int lock_fd;

@@ -121,6 +121,7 @@ static void on_beat(uv_timer_t *timer) {
     }
     send_heartbeat(a);
     renew_certificate(a);
+    vg_fslink_tend(a);
 }
 
 /* ------------------------------------------------------------------ greeting */

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/util.h"
+#include "fs/node/cache.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -18,6 +19,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#define TEND_USEC (30 * VG_USEC)
 #define LINK_BUFFER (1 << 20) /* bytes a socket of the pair takes before the pump waits */
 
 struct bringing { /* a link on its way */
@@ -129,6 +131,46 @@ void vg_fslink_configure(struct vg_agent *a, char *const *patterns, size_t n,
     }
     vg_libs_done(&a->libs);
     a->libs = libs;
+}
+
+/* ------------------------------------------------------------------ a full disk */
+
+struct tending {
+    uv_work_t work;
+    struct vg_agent *agent;
+    char dir[];
+};
+
+static void tend(uv_work_t *work) {
+    struct tending *t = work->data;
+    vg_cache_trim_idle(t->dir);
+}
+
+static void tended(uv_work_t *work, int status) {
+    struct tending *t = work->data;
+    (void)status;
+    t->agent->fs_tending = false;
+    free(t);
+}
+
+/* When the disk gets full, what is kept of users who are away goes first. Daemons that run evict
+   for themselves, and take no new task when that is not enough. */
+void vg_fslink_tend(struct vg_agent *a) {
+    uint64_t now = vg_now_usec();
+    if (!a->fs_dir || a->fs_tending || a->stopping || now < a->fs_tended_usec + TEND_USEC ||
+        !vg_cache_disk_low(a->fs_dir))
+        return;
+    size_t n = strlen(a->fs_dir) + 1;
+    struct tending *t = vg_alloc(sizeof(*t) + n);
+    if (!t)
+        return;
+    memcpy(t->dir, a->fs_dir, n);
+    t->agent = a;
+    t->work.data = t;
+    a->fs_tended_usec = now;
+    a->fs_tending = uv_queue_work(&a->loop, &t->work, tend, tended) == 0;
+    if (!a->fs_tending)
+        free(t);
 }
 
 /* The node goes down: daemons without tasks have no more business. */

@@ -53,6 +53,8 @@ static bool try_again(const struct vg_job *j, const Vg__Pb__TaskExited *x) {
         return false;
     if (reason == VG_CONFLICT || reason == VG_LOST)
         return true;
+    if (reason == VG_DISK_FULL && spec->mirror) /* from another machine: has no descriptors here */
+        return true;
     return vg_reason_may_retry(reason) && (!spec->interactive || spec->detached);
 }
 
@@ -137,7 +139,8 @@ void vg_node_task_exited(struct vg_job *j, const Vg__Pb__TaskExited *x) {
     j->over_usec = x->ended_usec;
     if (!gave_way(j, x) && (x->reason == VG_LOST || try_again(j, x))) {
         struct vg_nodelink *a = vg_nodelink_get(c, node);
-        if (a && x->never_ran && x->reason == VG_UNAVAILABLE) { /* or it would be asked at once */
+        if (a && x->never_ran && (x->reason == VG_UNAVAILABLE || x->reason == VG_DISK_FULL)) {
+            /* or it would be asked at once */
             a->refuses = true;
             vg_nodelink_update(a);
             j->lost -= j->lost > 0; /* that is no fault of the task, however often it happens */

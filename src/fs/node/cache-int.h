@@ -20,11 +20,12 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define VG_NAME 65          /* 64 hex digits and NUL */
-#define VG_CACHE_PATH 96    /* "stamp/xx/<name>" and the like */
-#define VG_BOOT 37          /* a boot's name and NUL */
-#define VG_MAP_HEAD 64      /* of a .map file; then VG_HASH bytes for each leaf, zero: not there */
-#define VG_USE_SEC 60       /* last use is noted this coarsely */
+#define VG_NAME 65       /* 64 hex digits and NUL */
+#define VG_CACHE_PATH 96 /* "stamp/xx/<name>" and the like */
+#define VG_BOOT 37       /* a boot's name and NUL */
+#define VG_MAP_HEAD 64   /* of a .map file; then VG_HASH bytes for each leaf, zero: not there */
+#define VG_USE_SEC 60    /* last use is noted this coarsely */
+#define VG_KEEP_FREE_MAX (UINT64_C(1) << 30)
 #define VG_OBJECT_COST 1024 /* inode and names */
 
 struct vg_alias { /* another stamp of the same content */

@@ -20,7 +20,6 @@
 #define MARK_USEC (300 * VG_USEC)
 #define SCRUB_BYTES (UINT64_C(64) << 20) /* at a time: 1 MiB a second */
 #define LOCK_AGAIN_NSEC 10000000
-#define KEEP_FREE_MAX (UINT64_C(1) << 30)
 
 static const char *const folders[] = {"id", "stamp", "part", "trash"};
 
@@ -186,7 +185,7 @@ static int open_limits(struct vg_cache *c, const struct vg_cache_conf *conf, str
         return vg_err_sys(err, -errno, "cannot ask for the free space at %s", conf->dir);
     uint64_t disk = (uint64_t)v.f_blocks * v.f_frsize;
     c->max_bytes = conf->max_bytes ? conf->max_bytes : disk / 10;
-    c->keep_free = conf->keep_free ? conf->keep_free : VG_MIN(disk / 20, KEEP_FREE_MAX);
+    c->keep_free = conf->keep_free ? conf->keep_free : VG_MIN(disk / 20, VG_KEEP_FREE_MAX);
     if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
         files.rlim_cur = files.rlim_max;
         (void)setrlimit(RLIMIT_NOFILE, &files); /* fewer descriptors are no reason to stop */

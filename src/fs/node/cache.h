@@ -86,3 +86,8 @@ int vg_cache_json(struct vg_cache *c, struct vg_buf *out);
 int vg_cache_scrub(struct vg_cache *c, uint64_t budget);
 /* What the cache's own thread does every now and then. */
 void vg_cache_work(struct vg_cache *c);
+
+/* The disk below dir has less left than is kept free. */
+bool vg_cache_disk_low(const char *dir);
+/* While that is so: evicts in the caches ($fs_dir/SLOT/cache) that no daemon has open. Blocks. */
+void vg_cache_trim_idle(const char *fs_dir);

@@ -12,7 +12,7 @@
 #define T2 0x5151000000000002ULL
 
 static struct world w;
-static struct side client, service, agent;
+static struct side client, service, agent, second;
 static uint8_t machine[16] = "a machine's name";
 static uint8_t other[16] = "another machine!";
 static Vg__Pb__MirrorSpec mirror;
@@ -62,6 +62,7 @@ static void teardown(void) {
     side_close(&w, &client);
     side_close(&w, &service);
     side_close(&w, &agent);
+    side_close(&w, &second);
     world_down(&w);
 }
 
@@ -318,4 +319,48 @@ Test(mirror, a_pool_without_mirror_gives_the_nodes_own_files) {
     expect_start(T2, 1, false);
     side_sync(&w, &agent);
     cr_assert(!side_has(&agent, BODY(MIRROR_LINK)));
+}
+
+/* As a node does when it cannot keep the files of one more. */
+static void say_full(uint64_t task, uint32_t attempt) {
+    Vg__Pb__TaskExited x = VG__PB__TASK_EXITED__INIT;
+    x.has_task_id = x.has_attempt = x.has_status = x.has_reason = x.has_never_ran = 1;
+    x.task_id = task;
+    x.attempt = attempt;
+    x.status = 125;
+    x.reason = VG_DISK_FULL;
+    x.never_ran = 1;
+    x.text = "the node's disk is full";
+    ENV(env, TASK_EXITED, task_exited, &x);
+    side_send(&agent, &env, NULL, 0);
+}
+
+Test(mirror, a_task_that_a_full_node_refuses_goes_to_another) {
+    play_agent(&w, &agent, "n1", 0, NULL, 0);
+    side_open(&w, &client);
+    play_run(&client, T1, with_mirror);
+    expect_start(T1, 1, true);
+    play_agent(&w, &second, "n2", 0, NULL, 0);
+    say_full(T1, 1);
+    struct msg m = side_expect(&w, &second, BODY(START));
+    cr_assert_eq(m.env->start->task_id, T1);
+    cr_assert_eq(m.env->start->attempt, 2);
+    msg_done(&m);
+    cr_assert(!side_has(&agent, BODY(START)));
+}
+
+Test(mirror, a_task_that_the_only_node_refuses_waits_until_it_is_heard_of_again) {
+    play_agent(&w, &agent, "n1", 0, NULL, 0);
+    side_open(&w, &client);
+    play_run(&client, T1, with_mirror);
+    expect_start(T1, 1, true);
+    for (uint32_t attempt = 1; attempt < 20; attempt++) { /* however often: it is not given up */
+        say_full(T1, attempt);
+        side_sync(&w, &agent);
+        cr_assert(!side_has(&agent, BODY(START)));
+        Vg__Pb__Heartbeat beat = VG__PB__HEARTBEAT__INIT;
+        ENV(env, HEARTBEAT, heartbeat, &beat);
+        side_send(&agent, &env, NULL, 0);
+        expect_start(T1, attempt + 1, true);
+    }
 }

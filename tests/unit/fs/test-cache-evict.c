@@ -191,13 +191,64 @@ static void on_a_small_disk(void) {
     _exit(umount(dir) < 0 || rmdir(dir) < 0 ? 10 : 0);
 }
 
-Test(cache_evict, a_real_disk_that_fills_up_and_is_cleared) {
+/* One user is away, one has his daemon running, and somebody fills the disk. */
+static void trim_the_absent(void) {
+    char dir[] = "/tmp/vg-small-XXXXXX", absent[64], present[64], filler[64];
+    if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+        !mkdtemp(dir) || mount("tmpfs", dir, "tmpfs", 0, "size=8m") < 0)
+        _exit(77);
+    snprintf(absent, sizeof absent, "%s/1/cache", dir);
+    snprintf(present, sizeof present, "%s/2/cache", dir);
+    snprintf(filler, sizeof filler, "%s/filler", dir);
+    struct vg_cache *c[2];
+    struct vg_err err = VG_ERR_INIT;
+    for (uint32_t i = 0; i < 2; i++) {
+        struct vg_cache_conf conf = {.dir = i ? present : absent,
+                                     .max_bytes = 64 << 20,
+                                     .keep_free = 1,
+                                     .inline_work = true};
+        if (vg_cache_open(&conf, &c[i], &err) < 0)
+            _exit(2);
+        for (uint32_t k = 0; k < 8; k++)
+            store(c[i], 100 * i + k, VG_LEAF);
+    }
+    vg_cache_close(c[0]);
+    if (vg_cache_disk_low(dir))
+        _exit(3);
+    vg_cache_trim_idle(dir); /* there is room: nothing happens */
+    int fd = open(filler, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    static char block[1 << 16];
+    while (fd >= 0 && !vg_cache_disk_low(dir) && write(fd, block, sizeof block) > 0)
+        ;
+    vg_cache_trim_idle(dir);
+    if (fd < 0 || vg_cache_disk_low(dir))
+        _exit(4);
+    for (uint32_t k = 0; k < 8; k++)
+        if (!kept(c[1], 100 + k, VG_LEAF))
+            _exit(5);
+    vg_cache_close(c[1]);
+    struct vg_cache_conf conf = {.dir = absent, .max_bytes = 64 << 20, .inline_work = true};
+    if (vg_cache_open(&conf, &c[0], &err) < 0 || stat_of(c[0]).objects >= 8)
+        _exit(6);
+    vg_cache_close(c[0]);
+    close(fd);
+    _exit(umount(dir) < 0 || rmdir(dir) < 0 ? 7 : 0);
+}
+
+static void in_a_child(void (*body)(void)) {
     pid_t pid = fork();
     if (pid == 0)
-        on_a_small_disk();
+        body();
     int status;
     cr_assert_eq(waitpid(pid, &status, 0), pid);
     if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
         cr_skip("needs the right to mount");
     cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %x", status);
+}
+
+Test(cache_evict, a_real_disk_that_fills_up_and_is_cleared) {
+    in_a_child(on_a_small_disk);
+}
+Test(cache_evict, caches_of_absent_users_go_when_the_disk_gets_full) {
+    in_a_child(trim_the_absent);
 }
