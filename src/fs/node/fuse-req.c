@@ -103,9 +103,24 @@ int vg_fuse_err(struct vg_fuse_req *r, int err) {
     return answer(r, err, NULL, 0);
 }
 
+static pthread_key_t read_key;
+static void make_read_key(void) {
+    pthread_key_create(&read_key, free);
+}
+
+/* One buffer a thread that answers reads; it goes with the thread. NULL: out of memory. */
+static char *read_buffer(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, make_read_key);
+    char *buf = pthread_getspecific(read_key);
+    if (!buf && (buf = malloc(VG_FUSE_IO)) && pthread_setspecific(read_key, buf))
+        free(vg_take_ptr(buf));
+    return buf;
+}
+
 int vg_fuse_ok_fd(struct vg_fuse_req *r, int fd, uint64_t off, size_t n) {
-    static _Thread_local char *buf; /* one a thread that answers reads, for the process's life */
-    if (!buf && !(buf = malloc(VG_FUSE_IO)))
+    char *buf = read_buffer();
+    if (!buf)
         return vg_fuse_err(r, ENOMEM);
     n = VG_MIN(n, (size_t)VG_FUSE_IO);
     ssize_t got = pread(fd, buf, n, (off_t)off);
