@@ -10,6 +10,7 @@
          --runs N          how often (default 1); the second run finds what the first one left
          --state DIR       the service's state (traces, memo); default: fresh
          --cache DIR       the node's cache; default: fresh
+         --public DIR      its operator's store, as `virga node seed` fills it
          --no-passthrough  as on kernels that lack it
          --fresh-node      every run meets a node that has nothing (the state stays)
          --level N         zstd: -1 by the speed of the link (default), 0 never, 1 ...
@@ -42,7 +43,7 @@
 #include <uv.h>
 
 struct options {
-    const char *root, *project, *state, *cache;
+    const char *root, *project, *state, *cache, *public;
     uint64_t rtt_usec, rate, runs, cut_usec;
     int level;
     bool no_passthrough, fresh_node;
@@ -221,7 +222,7 @@ static void open_node(struct node *n, const uint8_t machine[VG_MID], uint64_t nu
     vg_auto_free char *name = vg_fmt("node-%llu", (unsigned long long)number);
     vg_auto_free char *dir = below(name), *own = vg_fmt("%s/cache", dir);
     const char *cache = opt.cache && !opt.fresh_node ? opt.cache : own;
-    struct vg_cache_conf cc = {.dir = cache, .max_bytes = 64ull << 30};
+    struct vg_cache_conf cc = {.dir = cache, .max_bytes = 64ull << 30, .public_dir = opt.public};
     int r = vg_mkdir_p(cache, 0700);
     if (r < 0)
         die(cache, r);
@@ -364,11 +365,19 @@ static int run_once(struct node *n, uint64_t task) {
 /* ------------------------------------------------------------------ */
 
 static int parse(int argc, char **argv) {
-    static const struct option list[] = {
-        {"root", 1, 0, 'r'},   {"project", 1, 0, 'p'},    {"rtt-ms", 1, 0, 't'},
-        {"mbit", 1, 0, 'm'},   {"runs", 1, 0, 'n'},       {"state", 1, 0, 's'},
-        {"cache", 1, 0, 'c'},  {"level", 1, 0, 'l'},      {"no-passthrough", 0, 0, 'P'},
-        {"cut-ms", 1, 0, 'x'}, {"fresh-node", 0, 0, 'f'}, {0}};
+    static const struct option list[] = {{"root", 1, 0, 'r'},
+                                         {"project", 1, 0, 'p'},
+                                         {"rtt-ms", 1, 0, 't'},
+                                         {"mbit", 1, 0, 'm'},
+                                         {"runs", 1, 0, 'n'},
+                                         {"state", 1, 0, 's'},
+                                         {"cache", 1, 0, 'c'},
+                                         {"public", 1, 0, 'U'},
+                                         {"level", 1, 0, 'l'},
+                                         {"no-passthrough", 0, 0, 'P'},
+                                         {"cut-ms", 1, 0, 'x'},
+                                         {"fresh-node", 0, 0, 'f'},
+                                         {0}};
     for (int o; (o = getopt_long(argc, argv, "+", list, NULL)) != -1;) {
         uint64_t n = 0;
         bool number = strchr("tmnx", o);
@@ -388,6 +397,8 @@ static int parse(int argc, char **argv) {
             opt.state = optarg;
         else if (o == 'c')
             opt.cache = optarg;
+        else if (o == 'U')
+            opt.public = optarg;
         else if (o == 'l')
             opt.level = (int)strtol(optarg, NULL, 10);
         else if (o == 'x')
@@ -409,9 +420,11 @@ int main(int argc, char **argv) {
         .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .cut_fd = -1};
     vg_log_init("mirror-try");
     if (parse(argc, argv) < 0) {
-        fprintf(stderr, "usage: mirror-try [--root DIR] [--project DIR] [--rtt-ms N] [--mbit N] "
-                        "[--runs N] [--state DIR] [--cache DIR] [--level N] [--no-passthrough] "
-                        "[--fresh-node] [--cut-ms N] -- COMMAND...\n");
+        fprintf(
+            stderr,
+            "usage: mirror-try [--root DIR] [--project DIR] [--rtt-ms N] [--mbit N] "
+            "[--runs N] [--state DIR] [--cache DIR] [--public DIR] [--level N] [--no-passthrough] "
+            "[--fresh-node] [--cut-ms N] -- COMMAND...\n");
         return 125;
     }
     if (!mkdtemp(base))
