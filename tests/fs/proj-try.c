@@ -39,6 +39,7 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static uint64_t next_task = 0x1234567800000001, runs_seen;
 static int cut_fd = -1, service_ctl = -1;
 static pid_t service;
+static bool other_epoch;
 static uint8_t machine[VG_MID];
 static char notes[1 << 16];
 
@@ -135,8 +136,10 @@ uint32_t vg_fs_id_in(const struct vg_fs_ids *ids, uint32_t id) {
 static void on_hello(void *user, const Vg__Mr__Hello *m, bool same) {
     (void)user;
     (void)m;
-    if (!same && proj)
+    if (!same && proj) {
         vg_proj_new_epoch(proj, 0, 0); /* until its Run tells */
+        other_epoch = true;
+    }
 }
 
 static void note(void *user, const char *text) {
@@ -166,9 +169,10 @@ static void on_run(void *user, const Vg__Mr__Run *m) {
             if (vg_proj_new(&conf, oplog, v->id, v->root, &st, getenv("PROJ_SYNC") != NULL, &proj,
                             &err) < 0)
                 die("view", &err);
-        } else {
+        } else if (other_epoch) {
             vg_proj_new_epoch(proj, v->id, v->root);
         }
+        other_epoch = false;
         break;
     }
     pthread_mutex_lock(&lock);
@@ -325,6 +329,8 @@ static void *ctl_main(void *arg) {
     int listener = *(int *)arg;
     for (;;) {
         int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+        if (fd < 0 && errno == EINTR)
+            continue;
         if (fd < 0)
             return NULL;
         FILE *f = fdopen(fd, "r+");
@@ -370,6 +376,7 @@ int main(int argc, char **argv) {
         return 125;
     }
     top = argv[1];
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a mount that nobody serves is worse than none */
     vg_log_init("node");
     if (unshare(CLONE_NEWNS) < 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
         die("this needs root: a mount namespace", NULL);
@@ -383,7 +390,8 @@ int main(int argc, char **argv) {
     run_task(next_task);
     int listener = vg_unix_listen(in_top("ctl"), SOCK_STREAM, 0600);
     pthread_t ctl;
-    if (listener < 0 || pthread_create(&ctl, NULL, ctl_main, &listener) != 0)
+    if (listener < 0 || vg_set_nonblock(listener, false) < 0 ||
+        pthread_create(&ctl, NULL, ctl_main, &listener) != 0)
         die("ctl", NULL);
     setenv("VIEW", in_top("mnt"), 1);
     setenv("CLIENT", in_top("client/p"), 1);

@@ -235,7 +235,8 @@ int proj_need_dir(struct vg_proj *p, struct pnode *dir, struct pctx *c); /* 0, P
 void proj_notice(struct vg_proj *p, struct pnode *parent, const char *name, size_t len,
                  struct pnode *n);
 void proj_wake(struct vg_proj *p, struct vg_list *waiting);
-void proj_fail_waiting(struct vg_proj *p, struct vg_list *waiting, int err);
+/* True when somebody waited. */
+bool proj_fail_waiting(struct vg_proj *p, struct vg_list *waiting, int err);
 
 /* proj-data.c */
 int proj_file_want(struct pnode *n); /* n->file, its blob when the client has content */

@@ -34,7 +34,8 @@ void proj_wake(struct vg_proj *p, struct vg_list *waiting) {
     }
 }
 
-void proj_fail_waiting(struct vg_proj *p, struct vg_list *waiting, int err) {
+bool proj_fail_waiting(struct vg_proj *p, struct vg_list *waiting, int err) {
+    bool any = !vg_list_empty(waiting);
     (void)p;
     while (!vg_list_empty(waiting)) {
         struct pwait *w = vg_list_entry(waiting->next, struct pwait, link);
@@ -42,6 +43,7 @@ void proj_fail_waiting(struct vg_proj *p, struct vg_list *waiting, int err) {
         vg_fuse_err(w->r, err);
         free(w);
     }
+    return any;
 }
 
 void proj_unprove(struct vg_proj *p, struct pnode *dir) {

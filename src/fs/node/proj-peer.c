@@ -111,34 +111,34 @@ static bool number_lost(struct vg_proj *p, struct pnode *n) {
     return true;
 }
 
-static void dir_failed(struct vg_proj *p, struct pnode *n, int err) {
+static bool dir_failed(struct vg_proj *p, struct pnode *n, int err) {
     struct pdir *f = n->dir;
     f->fetching = false;
     f->unproven = false;
     f->proved_gen = f->fetch_gen;
     vg_list_remove(&f->unproven_link);
     pthread_cond_broadcast(&p->proven);
-    if (err != ENOENT || !number_lost(p, n))
-        proj_fail_waiting(p, &f->waiting, err);
+    return (err != ENOENT || !number_lost(p, n)) && proj_fail_waiting(p, &f->waiting, err);
 }
 
 bool vg_proj_fail(struct vg_proj *p, const Vg__Mr__Fail *m) {
     pthread_mutex_lock(&p->lock);
     struct pnode *n = by_object(p, m->object);
+    bool heard = false; /* a program did */
     int err = m->errno_ && m->errno_ < 4096 ? (int)m->errno_ : EIO;
     if (n && !m->errno_) {
         proj_xattrs_come(n, m);
     } else if (n && n->xattr_asked && !n->xattr_known && !vg_list_empty(&n->xattr_waiting)) {
         n->xattr_asked = false;
-        proj_fail_waiting(p, &n->xattr_waiting, err);
+        heard = proj_fail_waiting(p, &n->xattr_waiting, err);
     } else if (n && n->dir) {
-        dir_failed(p, n, err);
+        heard = dir_failed(p, n, err);
     } else if (n && n->file) {
-        if (err != ENOENT || !number_lost(p, n))
-            proj_fail_waiting(p, &n->file->waiting, err);
+        heard =
+            (err != ENOENT || !number_lost(p, n)) && proj_fail_waiting(p, &n->file->waiting, err);
     }
     pthread_mutex_unlock(&p->lock);
-    if (n && m->errno_ && m->text && p->conf.note)
+    if (heard && m->text && p->conf.note)
         p->conf.note(p->conf.user, m->text);
     return n != NULL;
 }
