@@ -263,6 +263,21 @@ void vg_client_close(struct vg_client *c) {
     free(c);
 }
 
+int vg_client_stream(struct vg_client *c, int fd, uint32_t *ret_stream, struct vg_err *err) {
+    struct vg_stream *s = c->conn ? vg_stream_new(c->conn, 0, NULL, NULL) : NULL;
+    if (!s) {
+        close(fd);
+        return vg_err_set(err, VG_LOST, "the connection to the control plane is gone");
+    }
+    uint32_t id = vg_stream_id(s);
+    vg_set_nonblock(fd, true);
+    int r = vg_pump_fd(&c->loop, fd, s, NULL, NULL);
+    if (r < 0)
+        return vg_err_sys(err, r, "cannot open a stream to the control plane");
+    *ret_stream = id;
+    return 0;
+}
+
 const struct vg_endpoint *vg_client_endpoint(const struct vg_client *c) {
     return &c->endpoint;
 }

@@ -46,6 +46,10 @@ int vg_call_once(Vg__Pb__Envelope *req, vg_answer_fn *answer, void *user, struct
 int vg_call_patient(Vg__Pb__Envelope *req, vg_answer_fn *answer, void (*again)(void *user),
                     void *user, struct vg_err *err);
 
+/* A stream that carries what `fd` (a socket, taken) does, while a call or a turn is under way. Its
+   number goes into a request. */
+int vg_client_stream(struct vg_client *c, int fd, uint32_t *ret_stream, struct vg_err *err);
+
 const struct vg_endpoint *vg_client_endpoint(const struct vg_client *c);
 
 /* An envelope with one body: vg_request(STATUS, status, &body). */

@@ -54,7 +54,8 @@ struct vg_conf {
         uint64_t log_head_bytes, log_tail_bytes; /* output kept of each attempt */
         uint64_t tasks;                          /* unfinished tasks in the cloud */
         uint64_t user_tasks;                     /* unfinished tasks of one user */
-        uint64_t history_usec;                   /* how long ended tasks are kept; 0: for ever */
+        uint64_t env_bytes;    /* of stored environments and pinned files, a user; 0: no limit */
+        uint64_t history_usec; /* how long ended tasks are kept; 0: for ever */
     } limits;
     struct {
         struct vg_strings libraries; /* patterns of files; none: what each node finds */

@@ -1,5 +1,6 @@
 /* Start, housekeeping and stop of the control plane. */
 #include "control/control.h"
+#include "control/env.h"
 
 #include "base/cleanup.h"
 #include "base/log.h"
@@ -268,6 +269,7 @@ void vg_control_stop(struct vg_control *c, const char *why) {
         vg_persist_flush(c);
         vg_store_flush(c->store);
     }
+    vg_envs_stop(c);
     vg_timer_stop(&c->wake); /* the store's last answers may have begun something */
     c->stopping = true;
     uv_close((uv_handle_t *)&c->housekeeping, NULL);
@@ -314,6 +316,7 @@ void vg_control_done(struct vg_control *c) {
     vg_map_done(&c->accounts);
     vg_map_done(&c->peers);
     vg_mlink_done(c);
+    vg_envs_done(c);
     vg_keys_done(c);
     vg_policy_close(&c->policy);
     vg_tenants_done(&c->tenants);

@@ -44,6 +44,7 @@ struct vg_control {
     struct vg_map keys;      /* token id -> struct vg_apikey, owned */
     struct vg_map accounts;  /* uid + 1 -> struct vg_account, owned: who.c's cache */
     struct vg_map idem;      /* "user/key" -> struct vg_job: idempotency keys of jobs in memory */
+    struct vg_envs *envs;    /* owned; NULL: not needed yet */
     struct vg_map schedules; /* id -> struct vg_schedule, owned */
     struct vg_map offers;    /* task id -> struct offer of mirror.c, owned */
     struct vg_list links;    /* mirror.c's */

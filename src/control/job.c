@@ -11,6 +11,7 @@
 #include "base/util.h"
 #include "control/after.h"
 #include "control/api.h"
+#include "control/env.h"
 #include "control/family.h"
 #include "control/gang.h"
 #include "control/history.h"
@@ -372,6 +373,7 @@ void vg_job_end(struct vg_job *j, int32_t status, enum vg_reason reason, const c
     j->task->preempting = false;
     vg_task_end(j->task, status, reason, vg_wall_usec(), text);
     vg_mlink_over(j);
+    vg_envs_release(j);
     vg_history_task(j);
     vg_debug("task=%016llx ended status=%d reason=%s", (unsigned long long)j->task->id, status,
              vg_reason_name(reason));

@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "control/api.h"
+#include "control/env.h"
 #include "control/job.h"
 #include "control/nodes.h"
 #include "control/peer.h"
@@ -233,7 +234,19 @@ int vg_mlink_join_fd(struct vg_job *j, int fd) {
 
 static void begin_held(struct vg_job *j);
 
+/* Whatever is offered for a pinned task goes into the store, placed or not. */
+static void pin_offered(struct vg_job *j) {
+    const Vg__Pb__MirrorSpec *m = j->task->spec->mirror;
+    struct offer *o = m && m->pin ? offer_for(j) : NULL;
+    if (!o)
+        return;
+    struct vg_stream *s = vg_take_ptr(o->stream);
+    offer_drop(j->ctl, j->task->id, VG_OK);
+    vg_envs_pin(j, s);
+}
+
 void vg_mlink_join(struct vg_job *j) {
+    pin_offered(j);
     struct offer *o = offer_for(j);
     if (!o)
         return;
@@ -353,31 +366,22 @@ void vg_mlink_over(struct vg_job *j) {
 
 /* ------------------------------------------------------------------ housekeeping */
 
-/* Every offer that waits: linked if it can be, dropped if it never will. Collected first, because
-   either takes it out of the map. */
-static void look_at_offers(struct vg_control *c, uint64_t now) {
-    uint64_t all[256];
+static void drop_stale_offers(struct vg_control *c, uint64_t now) {
+    uint64_t stale[64];
     size_t n = 0;
-    vg_map_for_each (s, &c->offers)
-        if (n < VG_COUNT(all))
-            all[n++] = ((struct offer *)s->value)->task;
-    for (size_t i = 0; i < n; i++) {
-        struct offer *o = vg_map_get_u64(&c->offers, all[i]);
-        struct vg_job *j = vg_job_get(c, all[i]);
-        if (o && (!vg_stream_conn(o->stream) || (!j && now - o->since_usec > VG_OFFER_USEC)))
-            offer_drop(c, all[i], VG_TIMEOUT);
-        else if (o && j)
-            vg_mlink_join(j);
+    vg_map_for_each (s, &c->offers) {
+        struct offer *o = s->value;
+        bool old = now - o->since_usec > VG_OFFER_USEC && !vg_job_get(c, o->task);
+        if (n < VG_COUNT(stale) && (old || !vg_stream_conn(o->stream)))
+            stale[n++] = o->task;
     }
-}
-
-void vg_mlink_resume(struct vg_control *c) {
-    look_at_offers(c, vg_now_usec());
+    for (size_t i = 0; i < n; i++)
+        offer_drop(c, stale[i], VG_TIMEOUT);
 }
 
 void vg_mlink_tick(struct vg_control *c) {
     uint64_t now = vg_now_usec();
-    look_at_offers(c, now);
+    drop_stale_offers(c, now);
     vg_list_for_each_safe (it, &c->links) {
         struct link *l = vg_list_entry(it, struct link, in_all);
         const struct vg_job *j = vg_job_get(c, l->task);

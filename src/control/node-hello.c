@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "control/api.h"
+#include "control/env.h"
 #include "control/gang.h"
 #include "control/mirror.h"
 #include "control/node-tasks.h"
@@ -257,6 +258,9 @@ static void take_report(struct vg_nodelink *a, Vg__Pb__TaskReport *r) {
     j->seen = j->sent = true;
     vg_gang_learn(j, r->start);
     vg_run_deliver(j);
+    vg_mlink_join(j);
+    if (vg_envs_is_stored(j))
+        vg_envs_link(j);
     if (r->state == VG__PB__TASK_REPORT__STATE__RUNNING)
         vg_node_task_started(j, r->started_usec);
     if (j->task->cancel && r->state != VG__PB__TASK_REPORT__STATE__EXITED)
@@ -349,7 +353,6 @@ void vg_agent_on_hello(struct vg_call *call) {
     c->placing = false;
     become_ready(a);
     resume_followers(a);
-    vg_mlink_resume(c);
     vg_info("node=%s id=%016llx connected tasks=%zu local=%d", a->node->name,
             (unsigned long long)a->node->id, m->n_task, a->local);
     vg_nodelinks_settle(c);

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "control/api.h"
+#include "control/env.h"
 #include "control/gang.h"
 #include "control/nodes.h"
 
@@ -41,6 +42,7 @@ static const struct route routes[] = {
     [B(TASK_LOGS)] = {NEED_USER, 0, vg_api_task_logs},
     [B(FORWARD)] = {NEED_USER, VG_ACT_RUN, vg_api_forward},
     [B(MIRROR_OFFER)] = {NEED_USER, VG_ACT_RUN, vg_api_mirror_offer},
+    [B(ENV)] = {NEED_USER, VG_ACT_RUN, vg_api_env},
     [B(POOL_LIST)] = {NEED_USER, 0, vg_api_pool_list},
     [B(NODE_LIST)] = {NEED_USER, 0, vg_api_node_list},
     [B(NODE_SET)] = {NEED_USER, VG_ACT_MANAGE_NODES, vg_api_node_set},

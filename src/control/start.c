@@ -2,6 +2,7 @@
 #include "control/start.h"
 
 #include "base/util.h"
+#include "control/env.h"
 #include "control/gang.h"
 #include "control/member.h"
 #include "control/mirror.h"
@@ -84,4 +85,6 @@ void vg_start_send(struct vg_job *j, struct vg_nodelink *a) {
     vg_member_env_done(&more);
     vg_job_event(j, VG__PB__RUN_EVENT__KIND__PLACED, NULL);
     vg_mlink_join(j);
+    if (vg_envs_is_stored(j))
+        vg_envs_link(j);
 }

@@ -1,6 +1,8 @@
 /* Making tasks. */
 #include "control/submit.h"
 
+#include "control/env.h"
+
 #include "base/cleanup.h"
 #include "base/mem.h"
 #include "base/util.h"
@@ -148,6 +150,9 @@ static void accepted(struct vg_job *j, uint64_t cookie, int result) {
         return;
     }
     vg_job_event(j, VG__PB__RUN_EVENT__KIND__ACCEPTED, NULL);
+    vg_envs_hold(j);
+    if (vg_task_is_ended(j->task))
+        return;
     vg_job_begin(j);
 }
 

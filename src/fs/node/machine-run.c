@@ -89,11 +89,9 @@ static int start_job(struct vg_machine *m, struct mtask *t,
     return -r;
 }
 
-/* Once, whether the keeper or the Run comes last. */
 static void tell_ready(struct vg_machine *m, struct mtask *t) {
     pthread_mutex_lock(&m->lock);
-    bool tell = t->wanted && t->started && !t->told;
-    t->told |= tell;
+    bool tell = t->wanted && t->started;
     pthread_mutex_unlock(&m->lock);
     if (tell)
         m->conf.ready(m->conf.user, t->task, t->code, t->text);
@@ -280,11 +278,12 @@ int vg_machine_task(struct vg_machine *m, uint64_t task) {
     pthread_mutex_lock(&m->lock);
     struct mtask *t = vg_mtask_have(m, task);
     int r = !t ? -ENOMEM : t->wanted ? -EEXIST : 0;
+    bool tell = !r && t->started;
     if (!r)
         t->wanted = true;
     pthread_mutex_unlock(&m->lock);
-    if (!r)
-        tell_ready(m, t);
+    if (tell)
+        m->conf.ready(m->conf.user, task, t->code, t->text);
     return r;
 }
 

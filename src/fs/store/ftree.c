@@ -304,3 +304,7 @@ void vg_ftree_unref(struct vg_ftree *t) {
 void vg_ftree_machine(struct vg_ftree *t, uint8_t out[VG_MID]) {
     memcpy(out, t->machine, VG_MID);
 }
+
+void vg_ftree_set_machine(struct vg_ftree *t, const uint8_t machine[VG_MID]) {
+    memcpy(t->machine, machine, VG_MID);
+}

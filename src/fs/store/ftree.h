@@ -17,6 +17,8 @@ struct vg_ftree *vg_ftree_ref(struct vg_ftree *t);
 void vg_ftree_unref(struct vg_ftree *t);
 /* Names a snapshot to a node: from its root, the same for ever; of one being filled: random. */
 void vg_ftree_machine(struct vg_ftree *t, uint8_t out[VG_MID]);
+void vg_ftree_set_machine(struct vg_ftree *t,
+                          const uint8_t machine[VG_MID]); /* before it is served */
 void vg_snap_machine(const uint8_t root[VG_HASH], uint8_t out[VG_MID]);
 
 /* Writes what is there now as a snapshot: root, files, bytes, missing of *ret. */

@@ -1,0 +1,28 @@
+#pragma once
+/* What the files of `virga env` share. */
+#include "cli/client.h"
+#include "cli/cmd.h"
+#include "fs/store/ftree.h"
+
+Vg__Pb__EnvReq vg_ecmd_request(Vg__Pb__EnvReq__Op op, const char *ref);
+int vg_ecmd_import_run(struct vg_cmd_line *l);
+int vg_ecmd_export_run(struct vg_cmd_line *l);
+int vg_ecmd_diff_run(struct vg_cmd_line *l);
+
+/* A store of one's own for a while, in $TMPDIR. */
+struct vg_ecmd_box {
+    char dir[4096];
+    struct vg_estore *store;
+};
+int vg_ecmd_box_open(struct vg_ecmd_box *b, struct vg_err *err);
+void vg_ecmd_box_close(struct vg_ecmd_box *b); /* and removes it; zeroed is fine */
+
+/* Saves a tree under a name; prints nothing. *ret_version of the new one. */
+int vg_ecmd_put(struct vg_ftree *t, const char *name, const char *source, const char *config,
+                uint32_t *ret_version, struct vg_err *err);
+/* Brings one here. `config` (may be NULL) becomes the caller's. */
+int vg_ecmd_take(struct vg_estore *into, const char *ref, struct vg_ftree **ret, char **ret_config,
+                 struct vg_err *err);
+/* An image into the cloud's store: a file, a folder, or a registry's name. */
+int vg_ecmd_import(const char *image, const char *platform, const char *name_wanted,
+                   char name[VG_ENV_NAME_MAX + 1], uint32_t *ret_version, struct vg_err *err);

@@ -1,0 +1,216 @@
+/* envd's loop: requests come in, each gets a thread, answers go out. */
+#include "fs/store/envd.h"
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/util.h"
+#include "fs/store/envd-int.h"
+
+#include <fcntl.h>
+#include <getopt.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/file.h>
+
+#define LOCK_PATIENCE_USEC (20 * VG_USEC)
+
+static void work_free(struct vg_work *w) {
+    vg__pb__envelope__free_unpacked(w->env, NULL);
+    if (w->list)
+        vg__pb__env_list__free_unpacked(w->list, NULL);
+    vg_close(&w->fd);
+    free(w);
+}
+
+static void answer(struct vg_work *w) {
+    struct vg_conn *c = w->d->conn;
+    Vg__Pb__Envelope env = VG__PB__ENVELOPE__INIT;
+    Vg__Pb__Error e = VG__PB__ERROR__INIT;
+    Vg__Pb__Ok ok = VG__PB__OK__INIT;
+    env.has_req = true;
+    env.req = w->req;
+    if (w->err.msg[0]) {
+        e.has_reason = true;
+        e.reason = (uint32_t)(w->err.reason ? w->err.reason : VG_INTERNAL);
+        e.text = w->err.msg;
+        env.body_case = VG__PB__ENVELOPE__BODY_ERROR;
+        env.error = &e;
+    } else if (w->list) {
+        env.body_case = VG__PB__ENVELOPE__BODY_ENVS;
+        env.envs = w->list;
+    } else {
+        env.body_case = VG__PB__ENVELOPE__BODY_OK;
+        env.ok = &ok;
+    }
+    if (c)
+        vg_conn_send(c, &env, NULL, 0);
+}
+
+/* Twice for each request at most: when it is answered and when its thread is over. */
+static void on_wake(uv_async_t *a) {
+    struct vg_envd *d = a->data;
+    for (;;) {
+        pthread_mutex_lock(&d->lock);
+        struct vg_list *it = vg_list_first(&d->answers);
+        if (it)
+            vg_list_remove(it);
+        struct vg_work *w = it ? vg_list_entry(it, struct vg_work, in_queue) : NULL;
+        bool over = w && w->over;
+        pthread_mutex_unlock(&d->lock);
+        if (!w)
+            return;
+        if (!w->sent)
+            answer(w);
+        w->sent = true;
+        if (over)
+            work_free(w);
+    }
+}
+
+static void post(struct vg_work *w, bool over) {
+    struct vg_envd *d = w->d;
+    pthread_mutex_lock(&d->lock);
+    w->answered = true;
+    if (over) {
+        w->over = true;
+        d->threads--;
+    }
+    vg_list_remove(&w->in_queue);
+    vg_list_push_back(&d->answers, &w->in_queue);
+    pthread_mutex_unlock(&d->lock);
+    uv_async_send(&d->wake);
+}
+
+void vg_work_post(struct vg_work *w) {
+    post(w, false);
+}
+
+static void *work_main(void *arg) {
+    struct vg_work *w = arg;
+    vg_work_do(w);
+    post(w, true);
+    return NULL;
+}
+
+static void start(struct vg_envd *d, struct vg_work *w) {
+    pthread_t t;
+    pthread_attr_t attr;
+    pthread_mutex_lock(&d->lock);
+    bool room = d->threads < VG_ENVD_THREADS_MAX;
+    d->threads++;
+    pthread_mutex_unlock(&d->lock);
+    pthread_attr_init(&attr);
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    if (!room || pthread_create(&t, &attr, work_main, w) != 0) {
+        vg_err_set(&w->err, VG_NO_CAPACITY,
+                   "the store of environments is busy: try again in a moment");
+        post(w, true);
+    }
+    pthread_attr_destroy(&attr);
+}
+
+static void on_msg(struct vg_conn *c, void *user, const Vg__Pb__Envelope *env, int *fds,
+                   size_t n_fds) {
+    struct vg_envd *d = user;
+    (void)c;
+    if (env->body_case != VG__PB__ENVELOPE__BODY_ENV)
+        return;
+    size_t n = vg__pb__envelope__get_packed_size(env);
+    vg_auto_free uint8_t *bytes = vg_alloc(n + 1);
+    struct vg_work *w = vg_alloc(sizeof(*w));
+    if (bytes && w) {
+        vg__pb__envelope__pack(env, bytes);
+        w->env = vg__pb__envelope__unpack(NULL, n, bytes);
+    }
+    if (!w || !w->env) {
+        free(w);
+        vg_error("no memory for a request; its asker will wait in vain: leaving");
+        vg_conn_close(d->conn);
+        return;
+    }
+    w->d = d;
+    w->req = env->req;
+    w->m = w->env->env;
+    w->fd = -1;
+    vg_list_init(&w->in_queue);
+    if (n_fds > 0)
+        w->fd = vg_take_fd(fds[0]);
+    start(d, w);
+}
+
+/* Threads may be in the midst of things: the store is made to be left at any moment. */
+static void on_close(struct vg_conn *c, void *user, const struct vg_err *why) {
+    (void)c, (void)user, (void)why;
+    vg_info("the control plane is gone: leaving");
+    _exit(0);
+}
+
+static int take_lock(const char *dir) {
+    vg_auto_free char *path = vg_fmt("%s/lock", dir);
+    int r = path ? vg_mkdir_p(dir, 0700) : -ENOMEM;
+    if (r < 0)
+        return r;
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return -errno;
+    /* an earlier life sees that its parent is gone and leaves */
+    for (uint64_t end = vg_now_usec() + LOCK_PATIENCE_USEC;;) {
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+            return fd;
+        if (vg_now_usec() > end) {
+            close(fd);
+            return -EBUSY;
+        }
+        usleep(20000);
+    }
+}
+
+static int run(struct vg_envd *d, int fd) {
+    static const struct vg_conn_ops ops = {.on_msg = on_msg, .on_close = on_close};
+    struct vg_err err = VG_ERR_INIT;
+    uv_loop_t loop;
+    d->loop = &loop;
+    pthread_mutex_init(&d->lock, NULL);
+    vg_list_init(&d->answers);
+    if (uv_loop_init(&loop) < 0 || uv_async_init(&loop, &d->wake, on_wake) < 0) {
+        vg_error("cannot start a loop");
+        return 1;
+    }
+    d->wake.data = d;
+    vg_set_nonblock(fd, true);
+    if (vg_conn_new(&loop, fd, NULL, false, &ops, d, &d->conn, &err) < 0) {
+        vg_error("%s", err.msg);
+        return 1;
+    }
+    uv_run(&loop, UV_RUN_DEFAULT);
+    return 0;
+}
+
+int vg_envd_main(int argc, char **argv) {
+    static const struct option options[] = {{"fd", required_argument, NULL, 'f'},
+                                            {"dir", required_argument, NULL, 'd'},
+                                            {"quota", required_argument, NULL, 'q'},
+                                            {0}};
+    struct vg_envd d = {0};
+    uint64_t fd = UINT64_MAX;
+    vg_log_init("virga-envd");
+    optind = 1;
+    for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;)
+        if (c == 'd')
+            d.dir = optarg;
+        else if (!(c == 'f' && vg_parse_u64(optarg, &fd) == 0 && fd < 1024) &&
+                 !(c == 'q' && vg_parse_u64(optarg, &d.quota_bytes) == 0))
+            return 2;
+    if (!d.dir || fd == UINT64_MAX) {
+        vg_error("virga envd is started by virgad: --fd N --dir DIR");
+        return 2;
+    }
+    signal(SIGPIPE, SIG_IGN);
+    int lock = take_lock(d.dir);
+    if (lock < 0) {
+        vg_error("cannot have the store %s: %s", d.dir, strerror(-lock));
+        return 1;
+    }
+    return run(&d, (int)fd);
+}

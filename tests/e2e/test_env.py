@@ -1,0 +1,198 @@
+"""Environments in the cloud's store: images in and out, names, versions, teams, quotas; the store's process dies."""
+import base64
+import json
+import os
+import signal
+import tarfile
+
+import pytest
+
+import oci
+from virga import Cloud, children_of, read_bytes, wait_for
+
+BASE = {"bin": None, "bin/tool": (b"#!/bin/sh\necho tool\n", 0o755), "etc": None, "etc/one": b"1\n", "etc/two": b"2\n",
+        "lib": "-> usr/lib", "usr": None, "usr/lib": None, "usr/lib/a": b"A" * 600000, "var": None,
+        "var/old": None, "var/old/x": b"x", "var/keep": b"k", "bin/tool2": "= bin/tool", "gone": b"g"}
+CHANGE = {"etc/.wh.two": b"", "etc/three": b"3\n", "var/old/.wh..wh..opq": b"", "var/old/new": b"n", ".wh.gone": b"",
+          "lib/b": b"through a link", "x" * 150 + "/" + "y" * 150: b"a long name"}
+
+
+@pytest.fixture(scope="module")
+def cloud():
+    c = Cloud(config="limits: {env_bytes: 64M}\n")
+    c.up()
+    yield c
+    c.down()
+    c.remove()
+
+
+def image(packing="gzip", several=False, name="made:here"):
+    return oci.Image([oci.layer(BASE, packing), oci.layer(CHANGE, packing)],
+                     {"Env": ["A=b"], "WorkingDir": "/var", "Cmd": ["tool"]}, name, several)
+
+
+def exported(cloud, ref, tmp_path):
+    """What an exported archive's layer holds: {path: (type, mode, data or target)}."""
+    path = str(tmp_path / "out.tar")
+    cloud.virga("env", "export", ref, "--oci", path, check=0)
+    with tarfile.open(path) as tar:
+        index = json.load(tar.extractfile("index.json"))
+        part = lambda d: tar.extractfile("blobs/sha256/" + d[7:]).read()  # noqa: E731
+        manifest = json.loads(part(index["manifests"][0]["digest"]))
+        for d in [index["manifests"][0], manifest["config"], *manifest["layers"]]:
+            assert oci.digest(part(d["digest"])) == d["digest"]
+            assert len(part(d["digest"])) == d["size"]
+        config = json.loads(part(manifest["config"]["digest"]))
+        with open(tmp_path / "layer.tar", "wb") as f:
+            f.write(part(manifest["layers"][0]["digest"]))
+    found = {}
+    with tarfile.open(tmp_path / "layer.tar") as tar:
+        for m in tar:
+            data = tar.extractfile(m).read() if m.isfile() else m.linkname
+            found[m.name] = (m.type, m.mode, data)
+    return found, config
+
+
+def check_flat(found, config):
+    assert "etc/two" not in found and "gone" not in found and "var/old/x" not in found
+    assert found["etc/one"][2] == b"1\n" and found["etc/three"][2] == b"3\n"
+    assert found["var/old/new"][2] == b"n" and found["var/keep"][2] == b"k"
+    assert found["bin/tool"][1] == 0o755 and found["bin/tool2"][2] == found["bin/tool"][2]
+    assert found["lib"] == (tarfile.SYMTYPE, found["lib"][1], "usr/lib")
+    assert found["usr/lib/b"][2] == b"through a link" and found["usr/lib/a"][2] == b"A" * 600000
+    assert found["x" * 150 + "/" + "y" * 150][2] == b"a long name"
+    assert not [name for name in found if ".wh." in name]
+    assert config["config"] == {"Env": ["A=b"], "WorkingDir": "/var", "Cmd": ["tool"]}
+
+
+@pytest.mark.parametrize("packing", ["gzip", "zstd", "plain"])
+def test_a_layout_is_flattened_whatever_its_layers_are_packed_with(cloud, tmp_path, packing):
+    image(packing).write_layout(str(tmp_path / "layout"))
+    r = cloud.virga("env", "import", str(tmp_path / "layout"), "--name", packing, check=0)
+    assert r.stdout == f"{packing}@1\n".encode()
+    check_flat(*exported(cloud, packing, tmp_path))
+
+
+def test_an_archive_with_an_index_for_several_platforms(cloud, tmp_path):
+    image(several=True).write_archive(str(tmp_path / "image.tar"), str(tmp_path / "t"))
+    r = cloud.virga("env", "import", str(tmp_path / "image.tar"), check=0)
+    assert r.stdout == b"made:here@1\n", "the image's own name"
+    check_flat(*exported(cloud, "made:here@1", tmp_path))
+    # what was exported comes back as the same tree
+    cloud.virga("env", "import", str(tmp_path / "out.tar"), "--name", "back", check=0)
+    assert cloud.virga("env", "diff", "made:here", "back").returncode == 0
+    r = cloud.virga("env", "import", str(tmp_path / "image.tar"), "--platform", "linux/riscv")
+    assert r.returncode == 125 and b"has nothing for linux/riscv" in r.stderr
+
+
+def test_a_registry_with_tokens_and_redirections(cloud, tmp_path):
+    registry = oci.Registry({"lab/tools": image(several=True)})
+    try:
+        ref = f"{registry.host}/lab/tools:v1"
+        r = cloud.virga("env", "import", ref, check=0)
+        assert r.stdout.decode() == f"{ref}@1\n"
+        check_flat(*exported(cloud, ref, tmp_path))
+        assert not registry.faults, registry.faults
+        assert [kind for kind, _ in registry.seen].count("blobs") >= 3
+        r = cloud.virga("env", "import", f"{registry.host}/lab/tools:nope")
+        assert r.returncode == 125 and b"has no nope of lab/tools" in r.stderr
+    finally:
+        registry.close()
+
+
+def test_a_registry_that_wants_a_login(cloud, tmp_path):
+    registry = oci.Registry({"secret": image()}, login="ann:pass:word")
+    try:
+        ref = f"{registry.host}/secret:v1"
+        r = cloud.virga("env", "import", ref)
+        assert r.returncode == 125 and b"gives no token" in r.stderr
+        config = {"auths": {registry.host: {"auth": base64.b64encode(b"ann:pass:word").decode()}}}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        cloud.run(["virga", "env", "import", ref], env={**cloud.env, "DOCKER_CONFIG": str(tmp_path)}, check=0)
+        assert not registry.faults, registry.faults
+    finally:
+        registry.close()
+
+
+def test_what_is_damaged_is_refused(cloud, tmp_path):
+    img = image()
+    img.write_layout(str(tmp_path / "layout"))
+    for name, data in img.blobs.items():
+        path = tmp_path / "layout/blobs/sha256" / name[7:]
+        for bad in (data[:-3], bytes([data[0] ^ 1]) + data[1:], data + b"more"):
+            path.write_bytes(bad)
+            r = cloud.virga("env", "import", str(tmp_path / "layout"), "--name", "damaged")
+            assert r.returncode == 125, (name, r.stdout)
+        path.write_bytes(data)
+    assert "damaged" not in [e["name"] for e in cloud.json("env", "list")]
+    evil = oci.Image([oci.layer({"a/../../etc/passwd": b"x"})])
+    evil.write_layout(str(tmp_path / "evil"))
+    r = cloud.virga("env", "import", str(tmp_path / "evil"), "--name", "damaged")
+    assert r.returncode == 125 and b"a/../../etc/passwd" in r.stderr
+    r = cloud.virga("env", "import", "/etc/passwd")
+    assert r.returncode == 125 and b"no tar archive" in r.stderr
+
+
+def test_names_and_versions(cloud, tmp_path):
+    image().write_layout(str(tmp_path / "one"))
+    oci.Image([oci.layer({**BASE, "etc/one": b"other\n", "new": b""})]).write_layout(str(tmp_path / "two"))
+    for n, path in enumerate(("one", "two"), 1):
+        r = cloud.virga("env", "import", str(tmp_path / path), "-n", "versions", check=0)
+        assert r.stdout == f"versions@{n}\n".encode()
+    listed = {(e["name"], e["version"]): e for e in cloud.json("env", "list")}
+    assert listed["versions", 1]["root"] != listed["versions", 2]["root"]
+    assert cloud.json("env", "show", "versions")["version"] == 2
+    assert cloud.json("env", "show", "versions@1")["config"]["config"]["WorkingDir"] == "/var"
+    diff = cloud.virga("env", "diff", "versions@1", "versions@2")
+    lines = diff.stdout.decode().splitlines()
+    assert diff.returncode == 1 and "M /etc/one" in lines and "+ /new" in lines and "+ /etc/two" in lines
+    assert "- /etc/three" in lines and not [x for x in lines if "tool" in x]
+    cloud.virga("env", "rm", "versions@2", check=0)
+    assert cloud.json("env", "show", "versions")["version"] == 1
+    cloud.virga("env", "rm", "versions", check=0)
+    r = cloud.virga("env", "show", "versions")
+    assert r.returncode == 125 and b"there is no environment 'versions'" in r.stderr
+    assert cloud.virga("env", "rm", "../../etc").returncode == 125
+
+
+def stored_bytes(cloud):
+    total = 0
+    for root, _, files in os.walk(f"{cloud.home}/control/env/u"):
+        total += sum(os.path.getsize(f"{root}/{f}") for f in files if "/dat/" in root)
+    return total
+
+
+def test_removing_gives_the_space_back_and_the_quota_holds(cloud, tmp_path):
+    before = stored_bytes(cloud)
+    oci.Image([oci.layer({"big": os.urandom(20 << 20)})]).write_layout(str(tmp_path / "big"))
+    oci.Image([oci.layer({"huge": os.urandom(60 << 20)}, "plain")]).write_layout(str(tmp_path / "huge"))
+    cloud.virga("env", "import", str(tmp_path / "big"), "-n", "big", check=0)
+    assert stored_bytes(cloud) >= before + (20 << 20)
+    r = cloud.virga("env", "import", str(tmp_path / "huge"), "-n", "huge")
+    assert r.returncode == 125 and b"quota" in r.stderr
+    cloud.virga("env", "rm", "big", check=0)
+    wait_for("the collection", lambda: stored_bytes(cloud) <= before)
+
+
+def envd(cloud):
+    found = [p for p in children_of(cloud.pid("virgad")) if b"envd" in read_bytes(f"/proc/{p}/cmdline")]
+    return found[0] if found else None
+
+
+def test_the_store_dies_and_comes_back(cloud, tmp_path):
+    image().write_layout(str(tmp_path / "l"))
+    cloud.virga("env", "import", str(tmp_path / "l"), "-n", "survivor", check=0)
+    old = envd(cloud)
+    os.kill(old, signal.SIGKILL)
+    wait_for("another store", lambda: envd(cloud) not in (None, old))
+    check_flat(*exported(cloud, "survivor", tmp_path))
+
+
+def test_virgad_starts_again_and_still_has_them(cloud, tmp_path):
+    image().write_layout(str(tmp_path / "l"))
+    cloud.virga("env", "import", str(tmp_path / "l"), "-n", "kept", check=0)
+    old = cloud.pid("virgad")
+    os.kill(old, signal.SIGKILL)
+    wait_for("another virgad", lambda: cloud.pid("virgad") not in (None, old))
+    wait_for("its answers", lambda: cloud.virga("status").returncode == 0)
+    check_flat(*exported(cloud, "kept", tmp_path))
