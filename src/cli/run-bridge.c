@@ -14,6 +14,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -297,9 +298,22 @@ static int first_dial(struct bridge *b, struct vg_err *err) {
                : vg_err_set(err, VG_INTERNAL, "out of memory");
 }
 
+/* Signals are for the thread that passes them on to the command: another one that takes them would
+   end the program instead. */
+int run_thread(void *(*fn)(void *), void *arg) {
+    sigset_t all, old;
+    pthread_t thread;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int r = pthread_create(&thread, NULL, fn, arg);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (r == 0)
+        pthread_detach(thread);
+    return -r;
+}
+
 int run_bridge(const struct vg_endpoint *ep, struct vg_err *err) {
     int pair[2];
-    pthread_t thread;
     struct bridge *b = calloc(1, sizeof(*b));
     if (!b || uv_loop_init(&b->loop) < 0 ||
         socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0) {
@@ -312,7 +326,7 @@ int run_bridge(const struct vg_endpoint *ep, struct vg_err *err) {
     int r = vg_conn_new(&b->loop, pair[1], NULL, false, &near_ops, b, &b->near, err);
     if (r >= 0)
         r = first_dial(b, err);
-    if (r >= 0 && (r = -pthread_create(&thread, NULL, bridge_main, b)) < 0)
+    if (r >= 0 && (r = run_thread(bridge_main, b)) < 0)
         vg_err_sys(err, r, "cannot start a thread");
     if (r < 0) { /* the loop is turned here, once more, so that its handles close */
         close(pair[0]);
@@ -323,6 +337,5 @@ int run_bridge(const struct vg_endpoint *ep, struct vg_err *err) {
         bridge_main(b);
         return r;
     }
-    pthread_detach(thread);
     return pair[0];
 }

@@ -134,7 +134,6 @@ static void *forward_main(void *arg) {
 
 int run_forward(const struct vg_endpoint *ep, uint64_t task_id, const char *const *specs, size_t n,
                 struct vg_err *err) {
-    pthread_t thread;
     struct forward *f = vg_alloc(sizeof(*f));
     if (!f || !(f->ports = vg_alloc(n * sizeof(*f->ports))) || uv_loop_init(&f->loop) < 0)
         return vg_err_set(err, VG_INTERNAL, "out of memory");
@@ -155,9 +154,8 @@ int run_forward(const struct vg_endpoint *ep, uint64_t task_id, const char *cons
     if (r < 0)
         return vg_err_wrap(err, "cannot forward a port");
     dial(f);
-    r = -pthread_create(&thread, NULL, forward_main, f);
+    r = run_thread(forward_main, f);
     if (r < 0)
         return vg_err_sys(err, r, "cannot start a thread");
-    pthread_detach(thread);
     return 0;
 }

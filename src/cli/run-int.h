@@ -122,6 +122,7 @@ bool run_tty_size(uint16_t ret[4]);
 int run_mirror(struct run *r, const struct vg_spec_opts *set, struct vg_err *err);
 
 /* run-bridge.c */
+int run_thread(void *(*fn)(void *), void *arg); /* that takes no signals; 0 or -errno */
 int run_bridge(const struct vg_endpoint *ep, struct vg_err *err); /* a ctl descriptor */
 /* run-ports.c */
 struct run_port {
