@@ -298,6 +298,7 @@ static const struct {
     {BODY(TASK_READY), AGENT},     {BODY(TASK_WHY), ANYBODY},      {BODY(QUEUE), ANYBODY},
     {BODY(CONFIG_RELOAD), ADMIN},  {BODY(SCHEDULE_LIST), ANYBODY}, {BODY(SCHEDULE_REMOVE), RUNNER},
     {BODY(MIRROR_OFFER), RUNNER},
+    {BODY(ENV), RUNNER},
 };
 
 /* Sends an empty message of that kind (its number and a length of 0) and says what came back. */
