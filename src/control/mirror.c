@@ -366,22 +366,31 @@ void vg_mlink_over(struct vg_job *j) {
 
 /* ------------------------------------------------------------------ housekeeping */
 
-static void drop_stale_offers(struct vg_control *c, uint64_t now) {
-    uint64_t stale[64];
+/* Every offer that waits: linked if it can be, dropped if it never will. Collected first, because
+   either takes it out of the map. */
+static void look_at_offers(struct vg_control *c, uint64_t now) {
+    uint64_t all[256];
     size_t n = 0;
-    vg_map_for_each (s, &c->offers) {
-        struct offer *o = s->value;
-        bool old = now - o->since_usec > VG_OFFER_USEC && !vg_job_get(c, o->task);
-        if (n < VG_COUNT(stale) && (old || !vg_stream_conn(o->stream)))
-            stale[n++] = o->task;
+    vg_map_for_each (s, &c->offers)
+        if (n < VG_COUNT(all))
+            all[n++] = ((struct offer *)s->value)->task;
+    for (size_t i = 0; i < n; i++) {
+        struct offer *o = vg_map_get_u64(&c->offers, all[i]);
+        struct vg_job *j = vg_job_get(c, all[i]);
+        if (o && (!vg_stream_conn(o->stream) || (!j && now - o->since_usec > VG_OFFER_USEC)))
+            offer_drop(c, all[i], VG_TIMEOUT);
+        else if (o && j)
+            vg_mlink_join(j);
     }
-    for (size_t i = 0; i < n; i++)
-        offer_drop(c, stale[i], VG_TIMEOUT);
+}
+
+void vg_mlink_resume(struct vg_control *c) {
+    look_at_offers(c, vg_now_usec());
 }
 
 void vg_mlink_tick(struct vg_control *c) {
     uint64_t now = vg_now_usec();
-    drop_stale_offers(c, now);
+    look_at_offers(c, now);
     vg_list_for_each_safe (it, &c->links) {
         struct link *l = vg_list_entry(it, struct link, in_all);
         const struct vg_job *j = vg_job_get(c, l->task);

@@ -21,8 +21,10 @@ struct vg_nodelink;
 /* Before the Start of an attempt goes out. True: it must not yet, because the files that the task
    needs are on another machine than its node and were not offered. It is begun later, or ended. */
 bool vg_mlink_holds(struct vg_job *j, struct vg_nodelink *a);
-/* The Start went out, or the node that has the task is back: an offer that waits is linked. */
+/* The Start went out: an offer that waits is linked. */
 void vg_mlink_join(struct vg_job *j);
+/* A node has reported its tasks: offers that came before it are looked at. */
+void vg_mlink_resume(struct vg_control *c);
 /* A link whose near end is this process's (a stored snapshot): takes the socket. 0 or -errno. */
 int vg_mlink_join_fd(struct vg_job *j, int fd);
 /* The attempt is over, or the job leaves memory: it waits for nothing any more. */

@@ -258,7 +258,6 @@ static void take_report(struct vg_nodelink *a, Vg__Pb__TaskReport *r) {
     j->seen = j->sent = true;
     vg_gang_learn(j, r->start);
     vg_run_deliver(j);
-    vg_mlink_join(j);
     if (vg_envs_is_stored(j))
         vg_envs_link(j);
     if (r->state == VG__PB__TASK_REPORT__STATE__RUNNING)
@@ -353,6 +352,7 @@ void vg_agent_on_hello(struct vg_call *call) {
     c->placing = false;
     become_ready(a);
     resume_followers(a);
+    vg_mlink_resume(c);
     vg_info("node=%s id=%016llx connected tasks=%zu local=%d", a->node->name,
             (unsigned long long)a->node->id, m->n_task, a->local);
     vg_nodelinks_settle(c);

@@ -10,7 +10,9 @@
          --runs N          how often (default 1); the second run finds what the first one left
          --state DIR       the service's state (traces, memo); default: fresh
          --cache DIR       the node's cache; default: fresh
+         --public DIR      its operator's store, as `virga node seed` fills it
          --no-passthrough  as on kernels that lack it
+         --compile         environments become images between the runs
          --fresh-node      every run meets a node that has nothing (the state stays)
          --level N         zstd: -1 by the speed of the link (default), 0 never, 1 ...
          --cut-ms N        the link breaks so often, and another takes its place */
@@ -42,10 +44,10 @@
 #include <uv.h>
 
 struct options {
-    const char *root, *project, *state, *cache;
+    const char *root, *project, *state, *cache, *public;
     uint64_t rtt_usec, rate, runs, cut_usec;
     int level;
-    bool no_passthrough, fresh_node;
+    bool no_passthrough, fresh_node, compile;
     char **argv;
 };
 static struct options opt = {.root = "/", .runs = 1, .level = -1};
@@ -221,7 +223,7 @@ static void open_node(struct node *n, const uint8_t machine[VG_MID], uint64_t nu
     vg_auto_free char *name = vg_fmt("node-%llu", (unsigned long long)number);
     vg_auto_free char *dir = below(name), *own = vg_fmt("%s/cache", dir);
     const char *cache = opt.cache && !opt.fresh_node ? opt.cache : own;
-    struct vg_cache_conf cc = {.dir = cache, .max_bytes = 64ull << 30};
+    struct vg_cache_conf cc = {.dir = cache, .max_bytes = 64ull << 30, .public_dir = opt.public};
     int r = vg_mkdir_p(cache, 0700);
     if (r < 0)
         die(cache, r);
@@ -231,6 +233,7 @@ static void open_node(struct node *n, const uint8_t machine[VG_MID], uint64_t nu
                                    .ids = {.slot = VG_FS_SLOT_NONE},
                                    .node = "try",
                                    .dir = dir,
+                                   .cache_dir = opt.compile ? cache : NULL,
                                    .no_passthrough = opt.no_passthrough,
                                    .ready = on_ready,
                                    .note = on_note,
@@ -255,15 +258,25 @@ static void attach(int mount_fd, const char *path) {
 
 _Noreturn static void command(const struct vg_machine_mounts *m) {
     vg_auto_free char *lower = below("l"), *scratch = below("s"), *root = below("r");
+    vg_auto_free char *image = below("i"), *data = below("d");
+    bool compiled = m->image >= 0;
     vg_auto_free char *opts =
-        vg_fmt("lowerdir=%s,upperdir=%s/u,workdir=%s/w", lower, scratch, scratch);
+        vg_fmt("lowerdir=%s%s%s%s%s,upperdir=%s/u,workdir=%s/w,index=off,xino=off,redirect_dir=on,"
+               "metacopy=on",
+               compiled ? image : "", compiled ? ":" : "", lower, compiled ? "::" : "",
+               compiled ? data : "", scratch, scratch);
     vg_auto_free char *up = vg_fmt("%s/u", scratch), *work = vg_fmt("%s/w", scratch);
     static const char *const binds[] = {"proc", "sys", "dev", "tmp"};
     if (unshare(CLONE_NEWNS) < 0 || vg_mkdir_p(lower, 0755) < 0 || vg_mkdir_p(root, 0755) < 0 ||
+        vg_mkdir_p(image, 0755) < 0 || vg_mkdir_p(data, 0755) < 0 ||
         vg_mkdir_p(scratch, 0755) < 0 || mount("s", scratch, "tmpfs", 0, NULL) < 0 ||
         mkdir(up, 0755) < 0 || mkdir(work, 0755) < 0)
         die("cannot prepare", errno);
     attach(m->env, lower);
+    if (compiled) {
+        attach(m->image, image);
+        attach(m->data, data);
+    }
     if (mount("o", root, "overlay", 0, opts) < 0)
         die("overlay", errno);
     for (size_t i = 0; i < VG_COUNT(binds); i++) {
@@ -346,6 +359,7 @@ static int run_once(struct node *n, uint64_t task) {
     if (opt.rtt_usec)
         usleep((useconds_t)opt.rtt_usec);
     order(n->service, END, task, -1);
+    vg_machine_settle(n->machine);
     json_t *j = vg_machine_json(n->machine);
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     json_object_set_new(j, "exit", json_integer(code));
@@ -364,11 +378,13 @@ static int run_once(struct node *n, uint64_t task) {
 /* ------------------------------------------------------------------ */
 
 static int parse(int argc, char **argv) {
-    static const struct option list[] = {
-        {"root", 1, 0, 'r'},   {"project", 1, 0, 'p'},    {"rtt-ms", 1, 0, 't'},
-        {"mbit", 1, 0, 'm'},   {"runs", 1, 0, 'n'},       {"state", 1, 0, 's'},
-        {"cache", 1, 0, 'c'},  {"level", 1, 0, 'l'},      {"no-passthrough", 0, 0, 'P'},
-        {"cut-ms", 1, 0, 'x'}, {"fresh-node", 0, 0, 'f'}, {0}};
+    static const struct option list[] = {{"root", 1, 0, 'r'},       {"project", 1, 0, 'p'},
+                                         {"rtt-ms", 1, 0, 't'},     {"mbit", 1, 0, 'm'},
+                                         {"runs", 1, 0, 'n'},       {"state", 1, 0, 's'},
+                                         {"cache", 1, 0, 'c'},      {"public", 1, 0, 'U'},
+                                         {"level", 1, 0, 'l'},      {"no-passthrough", 0, 0, 'P'},
+                                         {"compile", 0, 0, 'C'},    {"cut-ms", 1, 0, 'x'},
+                                         {"fresh-node", 0, 0, 'f'}, {0}};
     for (int o; (o = getopt_long(argc, argv, "+", list, NULL)) != -1;) {
         uint64_t n = 0;
         bool number = strchr("tmnx", o);
@@ -388,12 +404,16 @@ static int parse(int argc, char **argv) {
             opt.state = optarg;
         else if (o == 'c')
             opt.cache = optarg;
+        else if (o == 'U')
+            opt.public = optarg;
         else if (o == 'l')
             opt.level = (int)strtol(optarg, NULL, 10);
         else if (o == 'x')
             opt.cut_usec = n * 1000;
         else if (o == 'P')
             opt.no_passthrough = true;
+        else if (o == 'C')
+            opt.compile = true;
         else
             opt.fresh_node = true;
     }
@@ -409,9 +429,11 @@ int main(int argc, char **argv) {
         .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .cut_fd = -1};
     vg_log_init("mirror-try");
     if (parse(argc, argv) < 0) {
-        fprintf(stderr, "usage: mirror-try [--root DIR] [--project DIR] [--rtt-ms N] [--mbit N] "
-                        "[--runs N] [--state DIR] [--cache DIR] [--level N] [--no-passthrough] "
-                        "[--fresh-node] [--cut-ms N] -- COMMAND...\n");
+        fprintf(
+            stderr,
+            "usage: mirror-try [--root DIR] [--project DIR] [--rtt-ms N] [--mbit N] "
+            "[--runs N] [--state DIR] [--cache DIR] [--public DIR] [--level N] [--no-passthrough] "
+            "[--compile] [--fresh-node] [--cut-ms N] -- COMMAND...\n");
         return 125;
     }
     if (!mkdtemp(base))

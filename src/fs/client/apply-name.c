@@ -210,6 +210,7 @@ static int move_names(struct aop *o) {
     return -errno;
 }
 
+/* What lies below a moved folder keeps its numbers, as it does for the node. */
 static void told_moved(struct vg_apply *a, struct aop *o, const struct stat *st) {
     struct vg_ctree *t = a->conf.tree;
     const char *s1 = strrchr(o->path, '/'), *s2 = strrchr(o->path2, '/');
@@ -218,17 +219,21 @@ static void told_moved(struct vg_apply *a, struct aop *o, const struct stat *st)
     struct vg_cobj *from = d1 ? vg_ctree_walk_in(t, o->view->root, d1) : NULL;
     struct vg_cobj *to = d2 ? vg_ctree_walk_in(t, o->view->root, d2) : NULL;
     struct vg_cobj *kid = from ? vg_cobj_kid(from, o->leaf) : NULL;
-    if (kid && to && !(o->op->flags & RENAME_EXCHANGE))
+    struct vg_cobj *other = to ? vg_cobj_kid(to, o->leaf2) : NULL;
+    bool swap = o->op->flags & RENAME_EXCHANGE;
+    if (kid && to && swap)
+        vg_cobj_moved(t, kid, to, "/"); /* aside: no file is called so */
+    if (other && from && swap)
+        vg_cobj_moved(t, other, from, o->leaf);
+    if (kid && to)
         vg_cobj_moved(t, kid, to, o->leaf2);
-    else if (kid) /* both get new numbers: the folders are looked at again */
-        vg_cobj_removed(t, kid);
-    if (to && (o->op->flags & RENAME_EXCHANGE)) {
-        kid = vg_cobj_kid(to, o->leaf2);
-        if (kid)
-            vg_cobj_removed(t, kid);
-        struct stat other;
-        if (fstatat(o->dir, o->leaf, &other, AT_SYMLINK_NOFOLLOW) == 0)
-            apply_left(a, &other);
+    struct stat back;
+    if (swap && fstatat(o->dir, o->leaf, &back, AT_SYMLINK_NOFOLLOW) == 0) {
+        struct vg_mstat s;
+        apply_left(a, &back);
+        vg_mstat_from(&s, &back);
+        if (other)
+            vg_cobj_set_told(t, other, &s);
     }
     apply_tell(a, o, o->path2, o->op->object, st);
 }

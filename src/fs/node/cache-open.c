@@ -17,7 +17,7 @@
 
 #define NSEC INT64_C(1000000000)
 #define WORK_SEC 60
-#define MARK_USEC (300 * VG_USEC)
+#define MARK_USEC (120 * VG_USEC) /* never at the end: a sync may take long */
 #define SCRUB_BYTES (UINT64_C(64) << 20) /* at a time: 1 MiB a second */
 #define LOCK_AGAIN_NSEC 10000000
 
@@ -273,8 +273,6 @@ void vg_cache_close(struct vg_cache *c) {
         pthread_mutex_unlock(&c->lock);
         pthread_join(c->thread, NULL);
     }
-    if (atomic_load(&c->dirty))
-        (void)vg_keep_mark(c);
     if (c->counted) {
         int n = snprintf(text, sizeof text, "%s %lld %lld %lld\n", c->boot,
                          (long long)VG_MAX(atomic_load(&c->bytes), 0),

@@ -13,6 +13,7 @@
 #define NONE UINT32_MAX
 
 struct vg_plan_item {
+    uint64_t node; /* the view's number */
     uint32_t parent;
     uint32_t folder; /* in plan->folder; NONE: not a folder */
     uint32_t same;   /* file: another name of that item; NONE */
@@ -32,6 +33,7 @@ void vg_plan_done(struct vg_plan *p) {
     free(p->blob);
     free(p->item);
     free(p->folder);
+    free(p->missing);
     vg_map_done(&p->by_inode);
     vg_buf_done(&p->text);
     *p = (struct vg_plan){0};
@@ -107,7 +109,8 @@ static int add_item(struct vg_plan *p, struct vg_env *e, struct env_node *n, uin
         return -ENOMEM;
     p->item = grown;
     const struct vg_mstat *st = S_ISDIR(n->st.mode) ? &n->dir->st : &n->st;
-    struct vg_plan_item i = {.parent = parent,
+    struct vg_plan_item i = {.node = n->number,
+                             .parent = parent,
                              .folder = NONE,
                              .same = NONE,
                              .name_len = n->name_len,
@@ -168,6 +171,15 @@ static int hold(struct vg_plan *p, struct vg_blob *b) {
     return 0;
 }
 
+static int add_missing(struct vg_plan *p, uint64_t node) {
+    uint64_t *grown = vg_grow(p->missing, &p->cap_missing, p->n_missing + 1, sizeof(*grown));
+    if (!grown)
+        return -ENOMEM;
+    p->missing = grown;
+    p->missing[p->n_missing++] = node;
+    return 0;
+}
+
 /* 0: its content is complete, held, and named in redirect. -ENOENT: it is not. */
 static int find_content(struct vg_plan *p, struct vg_plan_item *i, const uint8_t *machine,
                         struct vg_cache *cache, uint64_t max_bytes) {
@@ -178,8 +190,10 @@ static int find_content(struct vg_plan *p, struct vg_plan_item *i, const uint8_t
         return -ENOENT;
     vg_stamp(machine, &i->st, stamp);
     const uint8_t *id = i->has_id ? i->id : NULL;
-    if (!vg_cache_has(cache, stamp, id))
-        return -ENOENT;
+    if (!vg_cache_has(cache, stamp, id)) {
+        int e = add_missing(p, i->node);
+        return e < 0 ? e : -ENOENT;
+    }
     int r = vg_blob_get(cache, stamp, id, i->st.size, false, &b);
     if (r < 0)
         return r == -ENOMEM ? r : -ENOENT;

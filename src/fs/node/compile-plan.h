@@ -25,6 +25,8 @@ struct vg_plan {
     struct vg_map by_inode; /* (device, inode) of files with several names: number of the item */
     struct vg_buf text;
     uint64_t held_bytes, files;
+    uint64_t *missing; /* owned; numbers of files that were used but are not complete */
+    size_t n_missing, cap_missing;
     uint64_t opens; /* the view's count when it was gathered */
 };
 

@@ -19,7 +19,9 @@
 #include <sys/syscall.h>
 #include <time.h>
 
-#define LOOK_AROUND_SEC 20 /* how often the thread looks whether the cache is full */
+#define LOOK_AROUND_SEC 20               /* how often the thread looks whether the cache is full */
+#define REST_FILE (UINT64_C(64) << 20)   /* larger files are not completed unasked */
+#define REST_TOTAL (UINT64_C(256) << 20) /* at once */
 
 struct vg_image {
     struct vg_compile *of;
@@ -39,7 +41,9 @@ struct vg_compile {
     pthread_cond_t wake, idle;
     bool stop, want, busy;
     struct vg_image *now; /* owned reference */
-    uint64_t number;      /* of the next image */
+    uint64_t *missing;    /* owned; the thread's: what the last plan found incomplete, sorted */
+    size_t n_missing;
+    uint64_t number; /* of the next image */
     struct vg_compile_stat stat;
 };
 
@@ -156,6 +160,32 @@ static bool good_enough(struct vg_compile *c, const struct vg_image *i) {
     return i && st.opens == i->plan.opens && still_true(c, i);
 }
 
+static int by_number(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* A file that was found incomplete twice is used again and again and would stay with FUSE for ever:
+   the rest of it is fetched, behind everything that somebody waits for. */
+static void fetch_rest(struct vg_compile *c, struct vg_plan *p) {
+    struct vg_env *e = c->conf.env;
+    uint64_t total = 0;
+    pthread_mutex_lock(&e->lock);
+    for (size_t i = 0; i < p->n_missing && total < REST_TOTAL; i++) {
+        struct env_node *n = vg_env_node(e, p->missing[i]);
+        if (n && n->st.size <= REST_FILE && c->n_missing &&
+            bsearch(&p->missing[i], c->missing, c->n_missing, sizeof(*c->missing), by_number))
+            total += vg_env_fetch_rest(e, n);
+    }
+    pthread_mutex_unlock(&e->lock);
+    free(c->missing);
+    c->missing = vg_take_ptr(p->missing);
+    c->n_missing = p->n_missing;
+    p->n_missing = p->cap_missing = 0;
+    if (c->n_missing)
+        qsort(c->missing, c->n_missing, sizeof(*c->missing), by_number);
+}
+
 static int build(struct vg_compile *c, struct vg_image *i, struct vg_buf *bytes) {
     struct vg_cache_stat cache;
     vg_cache_stats(c->conf.cache, &cache);
@@ -163,6 +193,8 @@ static int build(struct vg_compile *c, struct vg_image *i, struct vg_buf *bytes)
     if (r == 0)
         r = vg_plan_complete(&i->plan, c->conf.env->conf.machine, c->conf.cache,
                              cache.max_bytes / 2);
+    if (r == 0)
+        fetch_rest(c, &i->plan);
     if (r == 0 && i->plan.files < c->conf.min_files)
         r = -EAGAIN;
     if (r == 0)
@@ -300,6 +332,7 @@ void vg_compile_free(struct vg_compile *c) {
     pthread_mutex_destroy(&c->lock);
     pthread_cond_destroy(&c->wake);
     pthread_cond_destroy(&c->idle);
+    free(c->missing);
     free(c->dir);
     free(c->data);
     free(c);

@@ -104,6 +104,17 @@ static void ask(struct vg_env *e, const struct env_node *n, struct vg_blob *b, u
     }
 }
 
+uint64_t vg_env_fetch_rest(struct vg_env *e, struct env_node *n) {
+    const struct env_folder *in = n->parent ? n->parent->dir : NULL;
+    if (!S_ISREG(n->st.mode) || !n->st.size || n->fail || n->epoch != e->epoch || !in ||
+        !in->proven || (n->flags & (VG_DE_DENIED | VG_DE_SECRET)) || have_blob(e, n) < 0)
+        return 0;
+    if (vg_blob_complete(n->file->blob))
+        return 0;
+    ask(e, n, n->file->blob, 0, vg_leaves(n->st.size), 1);
+    return n->st.size;
+}
+
 /* 0: may fetch now. 1: waits on *ret_wait. -errno. */
 static int may_fetch(struct vg_env *e, struct env_node *n, struct env_node **ret_wait) {
     if (n->fail && (n->fail == EACCES || vg_now_usec() - n->fail_usec < ENV_FAIL_USEC))

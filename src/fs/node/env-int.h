@@ -174,6 +174,9 @@ void vg_env_file_free(struct vg_env *e, struct env_node *n);
 void vg_env_stamp(const struct vg_env *e, const struct env_node *n, uint8_t out[VG_HASH]);
 void vg_env_opens_free(struct vg_env *e);
 void vg_env_drop_idle(struct vg_env *e, uint32_t keep);
+/* Asks for what is missing of it, behind everything that somebody waits for. Locked. Returns the
+   bytes of the file, 0 when nothing was asked. */
+uint64_t vg_env_fetch_rest(struct vg_env *e, struct env_node *n);
 
 /* env-xattr.c */
 void vg_env_getxattr(struct env_call *c);

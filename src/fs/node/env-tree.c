@@ -183,6 +183,9 @@ static int update(struct vg_env *e, struct env_node *n, const struct vg_dirent *
     int r = set_names(n, d);
     if (r < 0 || (r = set_object(e, n, d->object)) < 0)
         return r;
+    /* Allowed by hand only now: what was begun for the disk must not go on. */
+    if (!fresh && S_ISREG(n->st.mode) && ((n->flags ^ d->flags) & VG_DE_SECRET))
+        vg_env_file_changed(e, n);
     n->flags = d->flags;
     if (d->id)
         memcpy(n->id, d->id, VG_HASH);

@@ -23,6 +23,7 @@ struct mtask {
     bool wanted;  /* a keeper asked */
     bool run;     /* Run has come */
     bool started; /* its views were made ready, or not: code, text */
+    bool told;    /* and the keeper knows */
     bool traced, ended, strict, gone;
     bool known;             /* the service has a trace of this command */
     struct vg_image *image; /* owned reference; NULL: it runs on FUSE alone */

@@ -89,9 +89,11 @@ static int start_job(struct vg_machine *m, struct mtask *t,
     return -r;
 }
 
+/* Once, whether the keeper or the Run comes last. */
 static void tell_ready(struct vg_machine *m, struct mtask *t) {
     pthread_mutex_lock(&m->lock);
-    bool tell = t->wanted && t->started;
+    bool tell = t->wanted && t->started && !t->told;
+    t->told |= tell;
     pthread_mutex_unlock(&m->lock);
     if (tell)
         m->conf.ready(m->conf.user, t->task, t->code, t->text);
@@ -278,12 +280,11 @@ int vg_machine_task(struct vg_machine *m, uint64_t task) {
     pthread_mutex_lock(&m->lock);
     struct mtask *t = vg_mtask_have(m, task);
     int r = !t ? -ENOMEM : t->wanted ? -EEXIST : 0;
-    bool tell = !r && t->started;
     if (!r)
         t->wanted = true;
     pthread_mutex_unlock(&m->lock);
-    if (tell)
-        m->conf.ready(m->conf.user, task, t->code, t->text);
+    if (!r)
+        tell_ready(m, t);
     return r;
 }
 

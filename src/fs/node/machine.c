@@ -252,6 +252,11 @@ size_t vg_machine_tasks(struct vg_machine *m) {
     return n;
 }
 
+void vg_machine_settle(struct vg_machine *m) {
+    if (m->compile)
+        vg_compile_settle(m->compile);
+}
+
 void vg_machine_tick(struct vg_machine *m, uint64_t now_usec) {
     vg_env_tick(m->env, now_usec);
 }

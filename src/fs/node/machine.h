@@ -130,6 +130,8 @@ int vg_machine_barrier(struct vg_machine *m, uint64_t task,
                        void (*done)(void *user, uint64_t task, int code, const char *text));
 void vg_machine_ended(struct vg_machine *m, uint64_t task); /* sends its trace, once */
 void vg_machine_gone(struct vg_machine *m, uint64_t task);  /* nobody uses its views any more */
+/* Waits until what was used is compiled. */
+void vg_machine_settle(struct vg_machine *m);
 size_t vg_machine_tasks(struct vg_machine *m);
 void vg_machine_tick(struct vg_machine *m, uint64_t now_usec);
 struct json_t;

@@ -77,30 +77,62 @@ static int leaf_set(struct pfile *f, uint64_t leaf) {
     return 0;
 }
 
+/* Here, or in the cache. */
+static bool leaf_there(const struct pfile *f, uint64_t leaf) {
+    return proj_leaf_here(f, leaf) || (f->blob && vg_blob_has_leaf(f->blob, leaf));
+}
+
+static uint64_t first_missing(const struct pfile *f, uint64_t from, uint64_t end) {
+    while (from < end && leaf_there(f, from / VG_LEAF))
+        from = (from / VG_LEAF + 1) * VG_LEAF;
+    return from;
+}
+
+/* How far to read: small files whole, big ones as far as programs seem to go. */
+static uint64_t fetch_end(const struct pfile *f, uint64_t off, uint64_t end) {
+    if (f->base <= PROJ_FETCH_SMALL)
+        return f->base;
+    uint64_t ahead = off == f->ahead ? VG_MIN(AHEAD_MAX, VG_MAX(2 * (end - off), VG_LEAF)) : 0;
+    return VG_MIN(f->base, end + ahead);
+}
+
 /* Asks the client for what is missing of [off, end). 0 when nothing is. */
 int proj_fetch_data(struct pnode *n, uint64_t off, uint64_t end, unsigned urgency) {
     struct pfile *f = n->file;
     end = VG_MIN(end, f->base);
-    if (off >= end || vg_blob_has(f->blob, off, end - off))
+    uint64_t from = first_missing(f, off / VG_LEAF * VG_LEAF, end);
+    if (from >= end)
         return 0;
     uint64_t object = proj_object(n);
     if (!object) {
         if (!n->names)
             return -EIO; /* the client has removed it, and nobody has its bytes any more */
         proj_unprove(n->p, n->names->parent);
+        proj_fetch_dir(n->p, n->names->parent);
         return PROJ_WAIT; /* the folder's new record tells its number, and wakes */
     }
-    uint64_t from = 0, upto = f->base;
-    if (f->base > PROJ_FETCH_SMALL) {
-        from = off / VG_LEAF * VG_LEAF;
-        uint64_t ahead = off == f->ahead ? VG_MIN(AHEAD_MAX, VG_MAX(2 * (end - off), VG_LEAF)) : 0;
-        upto = VG_MIN(f->base, (end + ahead + VG_LEAF - 1) / VG_LEAF * VG_LEAF);
-    }
-    while (from < upto && vg_blob_has_leaf(f->blob, from / VG_LEAF))
-        from += VG_LEAF;
-    if (from < upto)
-        vg_links_get_data(n->p->conf.links, object, from, upto - from, urgency);
+    uint64_t upto = fetch_end(f, off, end), stop = from;
+    while (stop < upto && !leaf_there(f, stop / VG_LEAF))
+        stop += VG_LEAF;
+    vg_links_get_data(n->p->conf.links, object, from, stop - from, urgency);
     return PROJ_WAIT;
+}
+
+/* Of a file that was changed here: what comes goes straight into the backing. */
+int proj_take_data(struct pnode *n, uint64_t off, const uint8_t *data, size_t len) {
+    struct pfile *f = n->file;
+    int fd = proj_pin(n, true), rc = 0;
+    if (fd < 0)
+        return fd;
+    for (uint64_t at = off; rc == 0 && at < off + len && at < f->base; at += VG_LEAF) {
+        uint64_t stop = VG_MIN(at + VG_LEAF, f->base);
+        if (proj_leaf_here(f, at / VG_LEAF) || stop > off + len)
+            continue;
+        ssize_t w = pwrite(fd, data + (at - off), stop - at, (off_t)at);
+        rc = w == (ssize_t)(stop - at) ? leaf_set(f, at / VG_LEAF) : w < 0 ? -errno : -ENOSPC;
+    }
+    proj_unpin(n);
+    return rc;
 }
 
 static int copy_leaf(struct pnode *n, uint64_t leaf, int fd, int from) {
@@ -121,13 +153,13 @@ static int copy_leaf(struct pnode *n, uint64_t leaf, int fd, int from) {
 static int bring_leaf(struct pnode *n, uint64_t leaf, int fd, struct pctx *c) {
     struct pfile *f = n->file;
     uint64_t off = leaf * VG_LEAF, end = VG_MIN(off + VG_LEAF, f->base);
-    if (!f->blob)
-        return -EIO;
     int rc = proj_fetch_data(n, off, end, 0);
     if (rc) {
         c->park = &f->waiting;
         return rc;
     }
+    if (!f->blob)
+        return -EIO;
     int from = vg_blob_pin(f->blob);
     if (from < 0)
         return from;

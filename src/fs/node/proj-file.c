@@ -224,20 +224,10 @@ static void read_ahead(struct pnode *n, uint64_t off, uint64_t end) {
 
 /* Everything that is needed from the client is in the cache, or asked for. */
 static int data_there(struct pnode *n, uint64_t off, uint64_t end, struct pctx *c) {
-    struct pfile *f = n->file;
-    for (uint64_t leaf = off / VG_LEAF; leaf * VG_LEAF < end; leaf++) {
-        if (proj_leaf_here(f, leaf))
-            continue;
-        if (!f->blob)
-            return -EIO;
-        int rc = proj_fetch_data(n, VG_MAX(off, leaf * VG_LEAF), end, 0);
-        if (rc) {
-            c->park = &f->waiting;
-            return rc;
-        }
-        break;
-    }
-    return 0;
+    int rc = proj_fetch_data(n, off, end, 0);
+    if (rc)
+        c->park = &n->file->waiting;
+    return rc;
 }
 
 static int read_pieces(const struct piece *pc, int k, uint8_t *out) {
@@ -438,8 +428,10 @@ int proj_op_fallocate(struct vg_proj *p, struct pctx *c) {
         return rc;
     if (in->mode & (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE))
         rc = zero_here(n, in->offset, VG_MIN(end, n->st.size), c);
-    else
-        rc = proj_file_want(n);
+    else if ((rc = proj_file_want(n)) == 0 && (rc = proj_pin(n, true)) >= 0) {
+        proj_unpin(n); /* from now on it is not as the client had it */
+        rc = 0;
+    }
     if (rc) {
         vg_logent_free(e);
         return rc;

@@ -18,9 +18,10 @@
 
 #define PROJ_DIRTY_FLUSH (8u << 20) /* unsent bytes of one file that go into the log at once */
 #define PROJ_RANGES 256             /* unsent ranges of one file */
-#define PROJ_LOG_DATA (64u << 20) /* unacknowledged bytes above which files wait in their backing \
-                                   */
-#define PROJ_LOG_ENTRIES 200000   /* unacknowledged operations above which programs wait */
+#define PROJ_LOG_DATA                                                                           \
+    (64u << 20)                 /* unacknowledged bytes above which files wait in their backing \
+                                 */
+#define PROJ_LOG_ENTRIES 200000 /* unacknowledged operations above which programs wait */
 #define PROJ_FETCH_SMALL (4u << 20)   /* files up to this size are fetched whole */
 #define PROJ_PATH_MAX 65000           /* of a path below the root */
 #define PROJ_FLUSH_USEC (2 * VG_USEC) /* data of open files go out after this */
@@ -106,6 +107,7 @@ struct pnode {
     bool at_client, has_id, denied, secret, xattr_known, xattr_asked;
     bool local; /* changed here: shows its own inode number and ctime until settled */
     bool is_root;
+    uint8_t lost_numbers; /* how often in a row the client did not know its number */
     struct vg_list xattr_waiting;
     struct vg_list all; /* of the view */
 };
@@ -233,7 +235,8 @@ int proj_need_dir(struct vg_proj *p, struct pnode *dir, struct pctx *c); /* 0, P
 void proj_notice(struct vg_proj *p, struct pnode *parent, const char *name, size_t len,
                  struct pnode *n);
 void proj_wake(struct vg_proj *p, struct vg_list *waiting);
-void proj_fail_waiting(struct vg_proj *p, struct vg_list *waiting, int err);
+/* True when somebody waited. */
+bool proj_fail_waiting(struct vg_proj *p, struct vg_list *waiting, int err);
 
 /* proj-data.c */
 int proj_file_want(struct pnode *n); /* n->file, its blob when the client has content */
@@ -244,6 +247,7 @@ bool proj_leaf_here(const struct pfile *f, uint64_t leaf);
 int proj_prepare(struct pnode *n, uint64_t off, uint64_t end, struct pctx *c);
 /* Reads at most len bytes within the file: bytes, PROJ_AGAIN, -errno. */
 int proj_fetch_data(struct pnode *n, uint64_t off, uint64_t end, unsigned urgency);
+int proj_take_data(struct pnode *n, uint64_t off, const uint8_t *data, size_t len);
 void proj_dirty(struct pnode *n, uint64_t off, uint64_t end);
 void proj_dirty_cut(struct pnode *n, uint64_t size);
 int proj_truncate(struct pnode *n, uint64_t size); /* here alone, not logged */

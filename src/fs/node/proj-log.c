@@ -47,7 +47,7 @@ struct vg_oplog {
     struct barrier *barriers;
     int code; /* the first failure since the last barrier */
     char text[240];
-    bool stop, started;
+    bool stop, down;
     pthread_t sender;
 };
 
@@ -229,7 +229,7 @@ static void *sender_main(void *arg) {
     pthread_mutex_lock(&log->lock);
     while (!log->stop) {
         struct vg_logent *e = log->next;
-        if (!e || !buf) {
+        if (!e || log->down || !buf) {
             pthread_cond_wait(&log->work, &log->lock);
             continue;
         }
@@ -248,7 +248,7 @@ static void *sender_main(void *arg) {
         if (e->gone || generation != log->generation)
             continue; /* acknowledged meanwhile, or all over again */
         if (rc < 0)
-            log->next = NULL; /* no link: resend will begin anew */
+            log->down = true; /* no link: resend will begin anew */
         else
             log->next = e->next;
     }
@@ -274,7 +274,6 @@ int vg_oplog_new(struct vg_links *links, const char *dir, struct vg_oplog **ret)
         free(log);
         return -rc;
     }
-    log->started = true;
     *ret = log;
     return 0;
 }
@@ -402,6 +401,7 @@ void vg_oplog_resend(struct vg_oplog *log) {
     pthread_mutex_lock(&log->lock);
     log->generation++;
     log->next = log->head;
+    log->down = false;
     pthread_cond_signal(&log->work);
     pthread_mutex_unlock(&log->lock);
 }

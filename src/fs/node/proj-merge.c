@@ -34,7 +34,8 @@ void proj_wake(struct vg_proj *p, struct vg_list *waiting) {
     }
 }
 
-void proj_fail_waiting(struct vg_proj *p, struct vg_list *waiting, int err) {
+bool proj_fail_waiting(struct vg_proj *p, struct vg_list *waiting, int err) {
+    bool any = !vg_list_empty(waiting);
     (void)p;
     while (!vg_list_empty(waiting)) {
         struct pwait *w = vg_list_entry(waiting->next, struct pwait, link);
@@ -42,6 +43,7 @@ void proj_fail_waiting(struct vg_proj *p, struct vg_list *waiting, int err) {
         vg_fuse_err(w->r, err);
         free(w);
     }
+    return any;
 }
 
 void proj_unprove(struct vg_proj *p, struct pnode *dir) {
@@ -165,6 +167,14 @@ static struct pnode *node_for(struct vg_proj *p, const struct vg_dirent *e) {
     return n;
 }
 
+/* Those who waited for its number. */
+static void wake_node(struct vg_proj *p, struct pnode *n) {
+    if (n->file)
+        proj_wake(p, &n->file->waiting);
+    if (n->dir)
+        proj_wake(p, &n->dir->waiting);
+}
+
 /* True when something of ours is newer than the record. */
 static bool merge_entry(struct vg_proj *p, struct pnode *dir, const struct vg_dirent *e, bool first,
                         uint64_t acked) {
@@ -183,8 +193,7 @@ static bool merge_entry(struct vg_proj *p, struct pnode *dir, const struct vg_di
             if (!same_state(&d->node->cst, &e->st))
                 take_state(p, d->node, e);
         }
-        if (d->node->file)
-            proj_wake(p, &d->node->file->waiting);
+        wake_node(p, d->node);
         return ours;
     }
     if (d && d->node && unsent(d->node)) {
@@ -219,8 +228,10 @@ static bool sweep(struct vg_proj *p, struct pnode *dir, uint64_t acked) {
             ours = true;
             continue;
         }
-        if (d->node)
+        if (d->node) {
             proj_notice(p, dir, d->name, d->len, NULL);
+            wake_node(p, d->node);
+        }
         if (d->node && d->node->st.nlink)
             d->node->st.nlink--;
         proj_dent_free(p, d);
@@ -248,6 +259,7 @@ void proj_merge(struct vg_proj *p, struct pnode *dir, const struct vg_dirrec *re
     struct vg_dirent e;
     size_t at = 0;
     dir->refs++;
+    dir->lost_numbers = 0;
     f->record++;
     while (vg_dirrec_next(rec, &at, &e))
         ours |= merge_entry(p, dir, &e, first, acked);

@@ -24,6 +24,8 @@ bool vg_proj_dir(struct vg_proj *p, uint64_t req, const struct vg_dirrec *rec) {
     if (n && n->dir) {
         struct pdir *f = n->dir;
         bool pushed = req == 0 || !f->fetching;
+        if (pushed)
+            f->fetching = false; /* the links take it for the answer */
         /* A push may be older than operations that were acknowledged over another link. */
         if (!pushed || !f->record || (f->unproven && !f->last_op))
             proj_merge(p, n, rec, pushed);
@@ -55,21 +57,27 @@ bool vg_proj_data(struct vg_proj *p, uint64_t object, uint64_t off, uint64_t siz
         return n != NULL;
     }
     struct pfile *f = n->file;
+    if (f->backing) {
+        data_came(p, n, proj_take_data(n, off, data, len));
+        pthread_mutex_unlock(&p->lock);
+        return true;
+    }
     if (proj_file_want(n) < 0 || !f->blob) {
         proj_fail_waiting(p, &f->waiting, EIO);
         pthread_mutex_unlock(&p->lock);
         return true;
     }
     uint64_t whole = vg_blob_size(f->blob);
-    if (size != whole && !f->backing && n->pend <= p->acked && n->cst.size != size) {
-        if (n->names) /* another file by now: its folder's record is on the way, or asked for */
+    if (size != whole) {
+        if (n->names) { /* another file by now: its folder's record is on the way, or asked for */
             proj_unprove(p, n->names->parent);
+            proj_fetch_dir(p, n->names->parent);
+        }
         pthread_mutex_unlock(&p->lock);
         return true;
     }
     uint64_t want = off < whole ? VG_MIN(whole - off, len) : 0;
-    if (off % VG_LEAF || !want || (want % VG_LEAF && off + want != whole) ||
-        proj_leaf_here(f, off / VG_LEAF)) {
+    if (off % VG_LEAF || !want || (want % VG_LEAF && off + want != whole)) {
         proj_wake(p, &f->waiting);
         pthread_mutex_unlock(&p->lock);
         return true;
@@ -87,36 +95,50 @@ bool vg_proj_data(struct vg_proj *p, uint64_t object, uint64_t off, uint64_t siz
     return true;
 }
 
-static void dir_failed(struct vg_proj *p, struct pnode *n, int err) {
+/* The client does not know the number any more: its folder's record has the new one, or shows that
+   the thing is gone. Who waits goes on waiting for that. */
+static bool number_lost(struct vg_proj *p, struct pnode *n) {
+    if (!n->names || n->lost_numbers >= 3)
+        return false;
+    n->lost_numbers++;
+    for (struct pdent *d = n->names; d; d = d->next) {
+        if (d->object && vg_map_get_u64(&p->objects, d->object) == d)
+            vg_map_del_u64(&p->objects, d->object);
+        d->object = 0;
+        proj_unprove(p, d->parent);
+        proj_fetch_dir(p, d->parent);
+    }
+    return true;
+}
+
+static bool dir_failed(struct vg_proj *p, struct pnode *n, int err) {
     struct pdir *f = n->dir;
     f->fetching = false;
     f->unproven = false;
     f->proved_gen = f->fetch_gen;
     vg_list_remove(&f->unproven_link);
-    proj_fail_waiting(p, &f->waiting, err);
     pthread_cond_broadcast(&p->proven);
-    if (err == ENOENT && n->names)
-        proj_unprove(p, n->names->parent);
+    return (err != ENOENT || !number_lost(p, n)) && proj_fail_waiting(p, &f->waiting, err);
 }
 
 bool vg_proj_fail(struct vg_proj *p, const Vg__Mr__Fail *m) {
     pthread_mutex_lock(&p->lock);
     struct pnode *n = by_object(p, m->object);
+    bool heard = false; /* a program did */
     int err = m->errno_ && m->errno_ < 4096 ? (int)m->errno_ : EIO;
     if (n && !m->errno_) {
         proj_xattrs_come(n, m);
     } else if (n && n->xattr_asked && !n->xattr_known && !vg_list_empty(&n->xattr_waiting)) {
         n->xattr_asked = false;
-        proj_fail_waiting(p, &n->xattr_waiting, err);
+        heard = proj_fail_waiting(p, &n->xattr_waiting, err);
     } else if (n && n->dir) {
-        dir_failed(p, n, err);
+        heard = dir_failed(p, n, err);
     } else if (n && n->file) {
-        proj_fail_waiting(p, &n->file->waiting, err);
-        if (err == ENOENT && n->names)
-            proj_unprove(p, n->names->parent);
+        heard =
+            (err != ENOENT || !number_lost(p, n)) && proj_fail_waiting(p, &n->file->waiting, err);
     }
     pthread_mutex_unlock(&p->lock);
-    if (n && m->errno_ && m->text && p->conf.note)
+    if (heard && m->text && p->conf.note)
         p->conf.note(p->conf.user, m->text);
     return n != NULL;
 }
@@ -295,10 +317,16 @@ void vg_proj_acked(struct vg_proj *p, uint64_t op, const Vg__Mr__Ack *m) {
         note[0] = 0;
         if (c->errno_ == ESTALE) {
             keep_both(p, n, note, sizeof(notes[0]));
+        } else if (c->errno_ == EEXIST &&
+                   n->dir) { /* made on both sides, or something stays in it */
+            took(p, n, c, op);
+            proj_unprove(p, n);
         } else if (c->errno_) {
             snprintf(note, sizeof(notes[0]), "%s",
                      c->text ? c->text : "an operation could not be done on your machine");
             vg_oplog_failed(p->log, -(int)VG_MIN(c->errno_, 4095u), note);
+            if (n->dir)
+                proj_unprove(p, n);
             if (n->names)
                 proj_unprove(p, n->names->parent);
         } else {

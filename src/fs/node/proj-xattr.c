@@ -27,6 +27,13 @@ static int known(struct pnode *n, struct pctx *c) {
     return PROJ_WAIT;
 }
 
+/* As ext4 has it. */
+static int check_name(const char *name) {
+    if (strncmp(name, "user.", 5) != 0)
+        return -EOPNOTSUPP;
+    return name[5] ? 0 : -EINVAL;
+}
+
 static struct pxattr **find(struct pnode *n, const char *name) {
     struct pxattr **at = &n->xattr;
     while (*at && strcmp((*at)->name, name) != 0)
@@ -123,6 +130,8 @@ int proj_op_getxattr(struct vg_proj *p, struct pctx *c, bool list) {
             return -EINVAL;
         if (strncmp(name, "user.", 5) != 0)
             return strncmp(name, "system.", 7) ? -ENODATA : -EOPNOTSUPP;
+        if (!name[5])
+            return -EINVAL;
     }
     int rc = known(n, c);
     if (rc)
@@ -188,9 +197,9 @@ int proj_op_setxattr(struct vg_proj *p, struct pctx *c) {
     const char *name = in ? vg_fuse_str(c->r, FUSE_COMPAT_SETXATTR_IN_SIZE, &len) : NULL;
     if (!name || c->len < FUSE_COMPAT_SETXATTR_IN_SIZE + len + 1 + in->size)
         return -EINVAL;
-    if (strncmp(name, "user.", 5) != 0)
-        return -EOPNOTSUPP;
-    int rc = known(n, c);
+    int rc = check_name(name);
+    if (rc == 0)
+        rc = known(n, c);
     if (rc)
         return rc;
     bool there = *find(n, name) != NULL;
@@ -210,9 +219,9 @@ int proj_op_removexattr(struct vg_proj *p, struct pctx *c) {
     const char *name = vg_fuse_str(c->r, 0, &len);
     if (!name)
         return -EINVAL;
-    if (strncmp(name, "user.", 5) != 0)
-        return -EOPNOTSUPP;
-    int rc = known(n, c);
+    int rc = check_name(name);
+    if (rc == 0)
+        rc = known(n, c);
     if (rc)
         return rc;
     return *find(n, name) ? change(p, c, n, name, NULL) : -ENODATA;

@@ -188,6 +188,27 @@ Test(mirror, a_broken_link_is_seen_by_the_service_and_another_takes_its_place) {
     expect_bytes_both_ways();
 }
 
+Test(mirror, an_offer_that_comes_while_the_node_is_away_is_linked_when_it_is_back) {
+    uint64_t node = play_agent(&w, &agent, "n1", 0, NULL, 0);
+    side_open(&w, &service);
+    side_open(&w, &client);
+    play_run(&client, T1, with_mirror);
+    expect_start(T1, 1, true);
+    play_started(&agent, T1, 1);
+    side_sync(&w, &agent);
+    side_close(&w, &agent);
+    offer(T1, machine, NULL);
+    expect_ok();
+    Vg__Pb__TaskReport r = VG__PB__TASK_REPORT__INIT, *list[1] = {&r};
+    r.has_task_id = r.has_attempt = r.has_state = 1;
+    r.task_id = T1;
+    r.attempt = 1;
+    r.state = VG__PB__TASK_REPORT__STATE__RUNNING;
+    play_agent(&w, &agent, "n1", node, list, 1);
+    expect_link(T1, 1);
+    expect_bytes_both_ways();
+}
+
 Test(mirror, an_offer_for_the_files_of_another_machine_is_refused) {
     play_agent(&w, &agent, "n1", 0, NULL, 0);
     side_open(&w, &service);

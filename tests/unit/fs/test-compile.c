@@ -329,6 +329,35 @@ Test(compile, nothing_that_is_fuses_business_is_in_an_image, .init = setup, .fin
     vg_buf_done(&b);
 }
 
+/* A program of which a part was ever read would otherwise be FUSE's at every start. */
+Test(compile, the_rest_of_a_file_that_is_used_again_is_fetched, .init = setup, .fini = teardown) {
+    static char leaf[VG_LEAF];
+    struct vg_links_stat st;
+    struct vg_compile_stat before, after;
+    tell_all();
+    TELL(USR, {"big", 92, S_IFREG | 0755, 2 * VG_LEAF}, {"bin", BIN, S_IFDIR | 0755, 1},
+         {"lib", LIB, S_IFDIR | 0755, 1});
+    cr_assert(vg_env_data(env, 92, 0, 2 * VG_LEAF, leaf, VG_LEAF));
+    struct vg_image *i = compiled();
+    cr_assert_not_null(i);
+    vg_image_unref(i);
+    vg_links_stats(links, &st);
+    cr_assert_eq(st.ahead, 0, "used once: it may never be used again");
+    expect_text("fuse/usr/bin/tool", "hello"); /* something happened */
+    i = compiled();
+    vg_image_unref(i);
+    vg_links_stats(links, &st);
+    cr_assert_eq(st.ahead, 1);
+    vg_compile_stats(compile, &before);
+    cr_assert(vg_env_data(env, 92, VG_LEAF, 2 * VG_LEAF, leaf, VG_LEAF));
+    expect_text("fuse/usr/bin/tool", "hello");
+    i = compiled();
+    cr_assert_not_null(i);
+    vg_image_unref(i);
+    vg_compile_stats(compile, &after);
+    cr_assert(after.files == before.files + 1 && after.held_bytes > 2 * VG_LEAF);
+}
+
 Test(compile, what_an_image_holds_is_bounded, .init = setup, .fini = teardown) {
     struct vg_plan p = {0};
     tell_all();
