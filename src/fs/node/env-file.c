@@ -119,6 +119,8 @@ uint64_t vg_env_fetch_rest(struct vg_env *e, struct env_node *n) {
 static int may_fetch(struct vg_env *e, struct env_node *n, struct env_node **ret_wait) {
     if (n->fail && (n->fail == EACCES || vg_now_usec() - n->fail_usec < ENV_FAIL_USEC))
         return -n->fail;
+    if (n->stale && n->parent) /* the view was frozen, but this can only be had as it is now */
+        vg_env_unprove(e, n->parent);
     int r = vg_env_prove_node(e, n, ret_wait);
     return r == -ESTALE ? -EIO : r; /* it lies nowhere: its bytes will not come */
 }
@@ -375,9 +377,9 @@ bool vg_env_data(struct vg_env *e, uint64_t object, uint64_t off, uint64_t size,
     vg_list_init(&waits);
     pthread_mutex_lock(&e->lock);
     struct env_node *n = vg_map_get_u64(&e->by_object, object);
-    bool fits = n && S_ISREG(n->st.mode) && n->st.size == size;
+    bool fits = n && S_ISREG(n->st.mode) && n->st.size == size && !n->stale;
     struct vg_blob *b = fits && have_blob(e, n) >= 0 ? vg_blob_ref(n->file->blob) : NULL;
-    if (n && S_ISREG(n->st.mode) && !fits && n->parent) {
+    if (n && S_ISREG(n->st.mode) && !fits && !n->stale && n->parent) {
         vg_env_unprove(e, n->parent); /* it is another file by now; its record is old */
         vg_env_wake(n, &waits);
     }

@@ -68,7 +68,8 @@ struct env_node {
     struct env_file *file;
     struct vg_buf *xattrs; /* name NUL u32 length value, ...; NULL: not asked */
     struct vg_list waits;  /* struct env_wait */
-    int fail;              /* errno of the last fetch */
+    bool stale; /* frozen, and another file at the client by now: its content cannot be fetched */
+    int fail;   /* errno of the last fetch */
     uint64_t fail_usec;
     uint32_t used_gen;
 };
@@ -108,7 +109,7 @@ struct vg_env {
     struct vg_map by_object;
     struct env_node *root;
     uint32_t epoch;
-    bool strict;
+    bool strict, frozen;
     struct vg_list waiting; /* struct env_wait, oldest first */
     uint64_t note_usec;     /* the last "waiting for" */
     struct vg_list opens;   /* struct env_open */
@@ -150,6 +151,10 @@ int vg_env_prove(struct vg_env *e, struct env_node *folder, struct env_node **re
 /* The same for the node's own object number (its folder's record). */
 int vg_env_prove_node(struct vg_env *e, struct env_node *n, struct env_node **ret_wait);
 void vg_env_unprove(struct vg_env *e, struct env_node *folder);
+/* A record that a frozen view does not follow; what must not be fetched any more is marked, and
+   those who wait for it are taken. */
+void vg_env_mark(struct vg_env *e, struct env_node *folder, const struct vg_dirrec *rec,
+                 struct vg_list *waits);
 void vg_env_attr(const struct vg_env *e, const struct env_node *n, struct fuse_attr *out);
 void vg_env_tree_free(struct vg_env *e);
 

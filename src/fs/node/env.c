@@ -114,7 +114,10 @@ bool vg_env_dir(struct vg_env *e, uint64_t req, const struct vg_dirrec *rec) {
     pthread_mutex_lock(&e->lock);
     struct env_node *n = vg_map_get_u64(&e->by_object, rec->object);
     bool ours = n && S_ISDIR(n->st.mode) && !(n->flags & (VG_DE_OTHER | VG_DE_EMPTY));
-    if (ours) {
+    bool keeps = ours && e->frozen && n->dir && n->dir->proven && n->dir->epoch == e->epoch;
+    if (keeps) {
+        vg_env_mark(e, n, rec, &waits);
+    } else if (ours) {
         int r = vg_env_apply(e, n, rec);
         if (r < 0) {
             vg_warn("cannot keep a folder's record: %s", strerror(-r));
@@ -128,7 +131,7 @@ bool vg_env_dir(struct vg_env *e, uint64_t req, const struct vg_dirrec *rec) {
     }
     pthread_mutex_unlock(&e->lock);
     vg_env_run(e, &waits);
-    if (ours && !req)
+    if (ours && !req && !keeps)
         send_skip(e, rec);
     return ours;
 }
@@ -193,10 +196,25 @@ void vg_env_new_epoch(struct vg_env *e, uint64_t root_object) {
     e->root->epoch = e->epoch;
     if (vg_map_put_u64(&e->by_object, root_object, e->root) < 0)
         vg_warn("out of memory: the environment's root is lost until the next connection");
-    unprove_all(e);
+    if (!e->frozen)
+        unprove_all(e);
     vg_env_wake_all(e, &waits);
     pthread_mutex_unlock(&e->lock);
     vg_env_run(e, &waits);
+}
+
+void vg_env_freeze(struct vg_env *e, bool on) {
+    pthread_mutex_lock(&e->lock);
+    e->frozen = on;
+    pthread_mutex_unlock(&e->lock);
+}
+
+bool vg_env_knows(struct vg_env *e, uint64_t folder) {
+    pthread_mutex_lock(&e->lock);
+    const struct env_node *n = vg_map_get_u64(&e->by_object, folder);
+    bool known = n && n->dir;
+    pthread_mutex_unlock(&e->lock);
+    return known;
 }
 
 void vg_env_wait_limit(struct vg_env *e, uint64_t usec) {

@@ -1,5 +1,6 @@
 #pragma once
-/* Shared by machine.c (life, links, calls) and machine-run.c (runs, barriers, traces). */
+/* Shared by machine.c (life, links), machine-gen.c (the environment's views) and machine-run.c
+   (runs, barriers, traces). */
 #include "base/list.h"
 #include "fs/node/compile.h"
 #include "fs/node/machine.h"
@@ -17,6 +18,15 @@ struct mview {       /* a project; lives as long as the machine */
     unsigned users;
 };
 
+struct mgen { /* a view of the environment, for the tasks that began while it was true */
+    struct vg_list link;
+    struct vg_env *env;
+    struct vg_compile *compile; /* NULL: environments are not compiled */
+    char *at, *compiled;        /* owned */
+    unsigned users;             /* tasks */
+    bool frozen;                /* the receiving thread's */
+};
+
 struct mtask {
     struct vg_list link;
     uint64_t task;
@@ -25,6 +35,8 @@ struct mtask {
     bool started; /* its views were made ready, or not: code, text */
     bool told;    /* and the keeper knows */
     bool traced, ended, strict, gone;
+    uint64_t since_usec;
+    struct mgen *gen;       /* NULL: its Run has not come */
     bool known;             /* the service has a trace of this command */
     struct vg_image *image; /* owned reference; NULL: it runs on FUSE alone */
     unsigned jobs;          /* threads that work for it */
@@ -43,17 +55,22 @@ struct stashed {
 
 struct vg_machine {
     struct vg_machine_conf conf;
-    char *dir, *at; /* owned */
+    char *dir, *cache_dir; /* owned */
     struct vg_links *links;
-    struct vg_env *env;
-    struct vg_compile *compile; /* NULL: environments are not compiled */
+    struct mgen *gen;    /* the present one */
+    struct vg_list gens; /* all, oldest first */
+    uint64_t n_gens;
+    uint64_t root_object;
+    uint64_t *pending; /* folders that changed since it was frozen; the receiving thread's */
+    size_t n_pending, cap_pending;
+    bool pending_all;
     struct vg_oplog *log;
     uint64_t epoch;                   /* how many services were met */
     struct mview view[MACHINE_VIEWS]; /* added by the receiving thread alone */
     size_t n_view;
     struct vg_list stash; /* the receiving thread's */
     size_t stash_bytes;
-    pthread_mutex_t lock; /* tasks, jobs, n_view */
+    pthread_mutex_t lock; /* tasks, jobs, n_view, gens */
     pthread_cond_t idle;
     struct vg_list tasks;
     unsigned jobs;
@@ -63,3 +80,11 @@ struct mtask *vg_mtask(struct vg_machine *m, uint64_t task); /* locked; NULL: un
 struct mtask *vg_mtask_have(struct vg_machine *m, uint64_t task);
 void vg_mtask_put(struct vg_machine *m, struct mtask *t); /* locked; frees it when it is over */
 void vg_machine_on_run(struct vg_machine *m, const Vg__Mr__Run *run); /* receiving thread */
+
+/* machine-gen.c; receiving thread, or nobody else is there */
+int vg_gen_first(struct vg_machine *m, struct vg_err *err);
+int vg_gen_new(struct vg_machine *m, struct mgen **ret, struct vg_err *err);
+void vg_gen_free(struct mgen *g);
+void vg_gen_inval(struct vg_machine *m, const Vg__Mr__Inval *i);
+void vg_gen_epoch(struct vg_machine *m, uint64_t root_object);
+int vg_gen_for_run(struct vg_machine *m, struct vg_err *err); /* m->gen is what is true now */

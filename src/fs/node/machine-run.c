@@ -24,6 +24,7 @@ struct mtask *vg_mtask_have(struct vg_machine *m, uint64_t task) {
     struct mtask *t = vg_mtask(m, task);
     if (!t && (t = vg_alloc(sizeof(*t)))) {
         t->task = task;
+        t->since_usec = vg_now_usec();
         vg_list_push_back(&m->tasks, &t->link);
     }
     return t;
@@ -36,12 +37,18 @@ void vg_mtask_put(struct vg_machine *m, struct mtask *t) {
     for (size_t i = 0; i < t->n_view; i++)
         if (--t->view[i]->users == 0)
             vg_proj_settle(t->view[i]->proj);
+    struct mgen *g = t->gen;
     vg_list_remove(&t->link);
     vg_image_unref(t->image);
     free(t);
-    vg_list_for_each (it, &m->tasks)
-        strict |= vg_list_entry(it, struct mtask, link)->strict;
-    vg_env_set_strict(m->env, strict);
+    if (!g)
+        return;
+    g->users--;
+    vg_list_for_each (it, &m->tasks) {
+        const struct mtask *other = vg_list_entry(it, struct mtask, link);
+        strict |= other->gen == g && other->strict;
+    }
+    vg_env_set_strict(g->env, strict);
 }
 
 /* ------------------------------------------------------------------ jobs */
@@ -104,8 +111,8 @@ static void make_ready(struct vg_machine *m, struct mtask *t, void *arg) {
     int r = 0;
     char text[240] = "";
     if (!t->traced)
-        t->traced = vg_env_trace_begin(m->env, t->task) >= 0;
-    vg_env_settle(m->env);
+        t->traced = vg_env_trace_begin(t->gen->env, t->task) >= 0;
+    vg_env_settle(t->gen->env);
     for (size_t i = 0; r >= 0 && i < t->n_view; i++) {
         r = vg_proj_begin(t->view[i]->proj, t->task, t->sync[i]);
         if (r < 0)
@@ -115,8 +122,8 @@ static void make_ready(struct vg_machine *m, struct mtask *t, void *arg) {
     }
     /* What is read from an image is not seen here: a command without a trace runs on FUSE alone, so
        that it gets one. */
-    if (r >= 0 && m->compile && t->known)
-        t->image = vg_compile_take(m->compile);
+    if (r >= 0 && t->gen->compile && t->known)
+        t->image = vg_compile_take(t->gen->compile);
     pthread_mutex_lock(&m->lock);
     if (!t->code)
         t->code = -r;
@@ -133,10 +140,11 @@ static void replay_stash(struct vg_machine *m) {
     vg_list_for_each_safe (it, &m->stash) {
         struct stashed *s = vg_list_entry(it, struct stashed, link);
         struct vg_dirrec rec;
-        if (vg_dirrec_open(&rec, s->rec, s->len) >= 0)
-            for (size_t v = 0; v < m->n_view; v++)
-                if (vg_proj_dir(m->view[v].proj, 0, &rec))
-                    break;
+        bool taken = vg_dirrec_open(&rec, s->rec, s->len) < 0;
+        for (size_t v = 0; v < m->n_view && !taken; v++)
+            taken = vg_proj_dir(m->view[v].proj, 0, &rec);
+        if (!taken)
+            vg_env_dir(m->gen->env, 0, &rec);
         vg_list_remove(&s->link);
         free(s);
     }
@@ -258,11 +266,17 @@ void vg_machine_on_run(struct vg_machine *m, const Vg__Mr__Run *run) {
         vg_warn("out of memory: a run is lost");
         return;
     }
-    if (run->strict)
-        vg_env_set_strict(m->env, true);
-    int r = take_views(m, run, t, &err);
+    int r = again ? 0 : vg_gen_for_run(m, &err);
+    if (r >= 0)
+        r = take_views(m, run, t, &err);
     replay_stash(m);
     pthread_mutex_lock(&m->lock);
+    if (!t->gen) {
+        t->gen = m->gen;
+        t->gen->users++;
+    }
+    if (run->strict)
+        vg_env_set_strict(t->gen->env, true);
     if (r < 0) {
         t->code = -r;
         snprintf(t->text, sizeof(t->text), "%.230s", err.msg);
@@ -292,7 +306,7 @@ int vg_machine_mounts(struct vg_machine *m, uint64_t task, struct vg_machine_mou
     *ret = (struct vg_machine_mounts){.env = -1, .image = -1, .data = -1};
     pthread_mutex_lock(&m->lock);
     struct mtask *t = vg_mtask(m, task);
-    int r = t && t->started ? vg_env_mount(m->env) : -ENOENT;
+    int r = t && t->started ? vg_env_mount(t->gen->env) : -ENOENT;
     ret->env = r;
     if (r >= 0 && t->image)
         r = vg_image_mounts(t->image, &ret->image, &ret->data);
@@ -367,10 +381,11 @@ void vg_machine_ended(struct vg_machine *m, uint64_t task) {
     bool send = t && t->traced && !t->ended;
     if (t)
         t->ended = true;
+    struct mgen *g = send ? t->gen : NULL; /* stays while the task holds it */
     pthread_mutex_unlock(&m->lock);
-    if (send && m->compile)
-        vg_compile_kick(m->compile);
-    if (!send || vg_env_trace_end(m->env, task, &trace) < 0)
+    if (g && g->compile)
+        vg_compile_kick(g->compile);
+    if (!g || vg_env_trace_end(g->env, task, &trace) < 0)
         return;
     Vg__Mr__Msg msg = VG__MR__MSG__INIT;
     msg.body_case = VG__MR__MSG__BODY_TRACE;

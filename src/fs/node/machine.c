@@ -12,8 +12,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define COMPILE_DELAY_USEC (200000ull) /* after a task's end */
-#define COMPILE_MIN_FILES 16u
+#define KEEPER_WAIT_USEC (600 * VG_USEC) /* for the keeper of a task whose Run has come */
 #define ID_BASE 0x20000000u
 #define ID_RANGE 65536u
 #define ID_NOBODY 65534u
@@ -38,12 +37,12 @@ static void on_hello(void *user, const Vg__Mr__Hello *h, bool same_epoch) {
     if (same_epoch)
         return;
     m->epoch++;
-    vg_env_new_epoch(m->env, h->root);
+    vg_gen_epoch(m, h->root);
 }
 
 static void on_inval(void *user, const Vg__Mr__Inval *i) {
     struct vg_machine *m = user;
-    vg_env_inval(m->env, i);
+    vg_gen_inval(m, i);
     for (size_t v = 0; v < m->n_view; v++) {
         if (i->all)
             vg_proj_inval(m->view[v].proj, 0);
@@ -68,8 +67,12 @@ static void on_dir(void *user, uint64_t req, const struct vg_dirrec *rec) {
     bool taken = false;
     for (size_t v = 0; v < m->n_view && !taken; v++)
         taken = vg_proj_dir(m->view[v].proj, req, rec);
-    if (!taken && !vg_env_dir(m->env, req, rec) && !req)
-        stash(m, rec);
+    if (taken)
+        return;
+    vg_list_for_each (it, &m->gens)
+        taken |= vg_env_dir(vg_list_entry(it, struct mgen, link)->env, req, rec);
+    if (!req && (!taken || m->gen->frozen))
+        stash(m, rec); /* for a view that the next Run makes */
 }
 
 static void on_data(void *user, uint64_t req, uint64_t object, uint64_t off, uint64_t size,
@@ -80,7 +83,8 @@ static void on_data(void *user, uint64_t req, uint64_t object, uint64_t off, uin
     for (size_t v = 0; v < m->n_view && !taken; v++)
         taken = vg_proj_data(m->view[v].proj, object, off, size, data, n);
     if (!taken)
-        vg_env_data(m->env, object, off, size, data, n);
+        vg_list_for_each (it, &m->gens)
+            vg_env_data(vg_list_entry(it, struct mgen, link)->env, object, off, size, data, n);
 }
 
 static void on_fail(void *user, const Vg__Mr__Fail *f) {
@@ -89,7 +93,8 @@ static void on_fail(void *user, const Vg__Mr__Fail *f) {
     for (size_t v = 0; v < m->n_view && !taken; v++)
         taken = vg_proj_fail(m->view[v].proj, f);
     if (!taken)
-        vg_env_fail(m->env, f);
+        vg_list_for_each (it, &m->gens)
+            vg_env_fail(vg_list_entry(it, struct mgen, link)->env, f);
 }
 
 static void on_run(void *user, const Vg__Mr__Run *run) {
@@ -114,45 +119,7 @@ static uint64_t on_next_op(void *user) {
     return vg_oplog_next(((struct vg_machine *)user)->log);
 }
 
-static void env_note(void *user, const char *text) {
-    struct vg_machine *m = user;
-    if (m->conf.note)
-        m->conf.note(m->conf.user, 0, text);
-}
-
 /* ------------------------------------------------------------------ its life */
-
-static int make_env(struct vg_machine *m, struct vg_err *err) {
-    /* The real stat comes with the root's record, which is asked for before anything is seen. */
-    struct vg_mstat root = {.mode = S_IFDIR | 0755, .nlink = 2, .ino = 1};
-    struct vg_view_conf conf = {.links = m->links,
-                                .cache = m->conf.cache,
-                                .ids = m->conf.ids,
-                                .dir = m->dir,
-                                .at = m->at,
-                                .no_passthrough = m->conf.no_passthrough,
-                                .note = env_note,
-                                .user = m};
-    memcpy(conf.machine, m->conf.machine, VG_MID);
-    int r = vg_env_new(&conf, &root, &m->env, err);
-    if (r >= 0 && m->conf.wait_limit_usec)
-        vg_env_wait_limit(m->env, m->conf.wait_limit_usec);
-    return r;
-}
-
-static int make_compile(struct vg_machine *m, struct vg_err *err) {
-    vg_auto_free char *dir = vg_fmt("%s/compiled", m->dir);
-    const struct vg_compile_conf conf = {.env = m->env,
-                                         .cache = m->conf.cache,
-                                         .dir = dir,
-                                         .cache_dir = m->conf.cache_dir,
-                                         .delay_usec = COMPILE_DELAY_USEC,
-                                         .min_files = COMPILE_MIN_FILES};
-    if (!m->conf.cache_dir)
-        return 0;
-    return dir ? vg_compile_new(&conf, &m->compile, err)
-               : vg_err_sys(err, ENOMEM, "cannot compile environments");
-}
 
 static int build(struct vg_machine *m, struct vg_err *err) {
     static const struct vg_link_ops ops = {.hello = on_hello,
@@ -166,8 +133,8 @@ static int build(struct vg_machine *m, struct vg_err *err) {
                                            .resend = on_resend,
                                            .next_op = on_next_op};
     m->dir = vg_strdup(m->conf.dir);
-    m->at = vg_fmt("%s/env", m->conf.dir);
-    int r = !m->dir || !m->at ? -ENOMEM : vg_mkdir_p(m->at, 0700);
+    m->cache_dir = vg_strdup(m->conf.cache_dir);
+    int r = !m->dir || (m->conf.cache_dir && !m->cache_dir) ? -ENOMEM : vg_mkdir_p(m->dir, 0700);
     if (r >= 0)
         r = vg_links_new(&ops, m, m->conf.daemon, m->conf.node, &m->links);
     if (r >= 0)
@@ -175,8 +142,7 @@ static int build(struct vg_machine *m, struct vg_err *err) {
     if (r < 0)
         return vg_err_sys(err, r, "cannot make a place for the client's machine in %s",
                           m->conf.dir);
-    r = make_env(m, err);
-    return r < 0 ? r : make_compile(m, err);
+    return vg_gen_first(m, err);
 }
 
 int vg_machine_new(const struct vg_machine_conf *conf, struct vg_machine **ret,
@@ -189,6 +155,8 @@ int vg_machine_new(const struct vg_machine_conf *conf, struct vg_machine **ret,
     pthread_cond_init(&m->idle, NULL);
     vg_list_init(&m->tasks);
     vg_list_init(&m->stash);
+    vg_list_init(&m->gens);
+    m->root_object = VG_OBJ_ROOT;
     int r = build(m, err);
     m->conf.dir = m->conf.node = m->conf.cache_dir = NULL; /* borrowed for this call only */
     if (r < 0) {
@@ -207,9 +175,8 @@ static void free_views(struct vg_machine *m) {
         free(m->view[i].path);
         free(m->view[i].at);
     }
-    vg_env_free(m->env);
-    if (m->at)
-        rmdir(m->at);
+    vg_list_for_each_safe (it, &m->gens)
+        vg_gen_free(vg_list_entry(it, struct mgen, link));
 }
 
 void vg_machine_free(struct vg_machine *m) {
@@ -224,7 +191,6 @@ void vg_machine_free(struct vg_machine *m) {
     vg_links_stop(m->links);
     vg_list_for_each (it, &m->tasks)
         vg_image_unref(vg_list_entry(it, struct mtask, link)->image);
-    vg_compile_free(m->compile);
     free_views(m);
     vg_oplog_free(m->log);
     vg_links_free(m->links);
@@ -235,7 +201,8 @@ void vg_machine_free(struct vg_machine *m) {
     pthread_cond_destroy(&m->idle);
     pthread_mutex_destroy(&m->lock);
     free(m->dir);
-    free(m->at);
+    free(m->cache_dir);
+    free(m->pending);
     free(m);
 }
 
@@ -253,12 +220,29 @@ size_t vg_machine_tasks(struct vg_machine *m) {
 }
 
 void vg_machine_settle(struct vg_machine *m) {
-    if (m->compile)
-        vg_compile_settle(m->compile);
+    pthread_mutex_lock(&m->lock);
+    struct mgen *g = m->gen;
+    g->users++; /* it stays */
+    pthread_mutex_unlock(&m->lock);
+    if (g->compile)
+        vg_compile_settle(g->compile);
+    pthread_mutex_lock(&m->lock);
+    g->users--;
+    pthread_mutex_unlock(&m->lock);
 }
 
 void vg_machine_tick(struct vg_machine *m, uint64_t now_usec) {
-    vg_env_tick(m->env, now_usec);
+    pthread_mutex_lock(&m->lock);
+    vg_list_for_each (it, &m->gens)
+        vg_env_tick(vg_list_entry(it, struct mgen, link)->env, now_usec);
+    vg_list_for_each_safe (it, &m->tasks) {
+        struct mtask *t = vg_list_entry(it, struct mtask, link);
+        if (!t->wanted && now_usec - t->since_usec > KEEPER_WAIT_USEC && now_usec > t->since_usec) {
+            t->gone = true;
+            vg_mtask_put(m, t);
+        }
+    }
+    pthread_mutex_unlock(&m->lock);
 }
 
 static json_t *compile_json(struct vg_compile *c) {
@@ -270,12 +254,31 @@ static json_t *compile_json(struct vg_compile *c) {
                      (json_int_t)s.taken, "refused", (json_int_t)s.refused, "unable", s.unable);
 }
 
+static void sum_envs(struct vg_machine *m, struct vg_env_stat *ret, size_t *ret_gens) {
+    *ret = (struct vg_env_stat){0};
+    *ret_gens = 0;
+    pthread_mutex_lock(&m->lock);
+    vg_list_for_each (it, &m->gens) {
+        struct vg_env_stat e;
+        vg_env_stats(vg_list_entry(it, struct mgen, link)->env, &e);
+        ret->nodes += e.nodes;
+        ret->folders += e.folders;
+        ret->opens += e.opens;
+        ret->passthrough += e.passthrough;
+        ret->reads += e.reads;
+        ret->waits += e.waits;
+        ++*ret_gens;
+    }
+    pthread_mutex_unlock(&m->lock);
+}
+
 json_t *vg_machine_json(struct vg_machine *m) {
     struct vg_links_stat l;
     struct vg_env_stat e;
+    size_t gens;
     char host[128], id[2 * VG_MID + 1];
     vg_links_stats(m->links, &l);
-    vg_env_stats(m->env, &e);
+    sum_envs(m, &e, &gens);
     vg_links_host(m->links, host, sizeof(host));
     for (size_t i = 0; i < VG_MID; i++)
         snprintf(id + 2 * i, 3, "%02x", m->conf.machine[i]);
@@ -291,7 +294,10 @@ json_t *vg_machine_json(struct vg_machine *m) {
         (json_int_t)e.nodes, "folders", (json_int_t)e.folders, "opens", (json_int_t)e.opens,
         "passthrough", (json_int_t)e.passthrough, "reads", (json_int_t)e.reads, "waits",
         (json_int_t)e.waits);
-    if (m->compile)
-        json_object_set_new(j, "compiled", compile_json(m->compile));
+    json_object_set_new(j, "views", json_integer((json_int_t)gens));
+    pthread_mutex_lock(&m->lock);
+    if (m->gen->compile)
+        json_object_set_new(j, "compiled", compile_json(m->gen->compile));
+    pthread_mutex_unlock(&m->lock);
     return j;
 }

@@ -42,6 +42,12 @@ bool vg_env_fail(struct vg_env *e, const Vg__Mr__Fail *m);
 void vg_env_inval(struct vg_env *e, const Vg__Mr__Inval *m);
 /* Another life of the service: every record is unproven, objects have other numbers. */
 void vg_env_new_epoch(struct vg_env *e, uint64_t root_object);
+/* While it is frozen, what it has shown stays: Inval is not for it, records of folders that it has
+   change nothing but what is yet to be fetched. */
+void vg_env_freeze(struct vg_env *e, bool on);
+bool vg_env_knows(struct vg_env *e, uint64_t folder); /* it has that folder's record */
+/* Everything proven of `from`, into a new one. 0 or -ENOMEM: it has some of it. */
+int vg_env_copy(struct vg_env *to, struct vg_env *from);
 /* Waits until the kernel has been told of everything that was invalidated before: not on the
    receiving thread. */
 void vg_env_settle(struct vg_env *e);

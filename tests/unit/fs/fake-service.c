@@ -17,6 +17,7 @@ struct fake_link {
     int fd;
     pthread_t thread;
     struct vg_mw_in in;
+    pthread_mutex_t sending; /* frames must not mix */
 };
 
 void fake_init(struct fake *f, const char *root, const char *epoch) {
@@ -44,12 +45,14 @@ void fake_epoch(struct fake *f, const char *root, const char *epoch) {
 }
 
 static void put(struct fake_link *l, struct vg_buf *b) {
+    pthread_mutex_lock(&l->sending);
     while (vg_buf_len(b)) {
         ssize_t n = send(l->fd, vg_buf_data(b), vg_buf_len(b), MSG_NOSIGNAL);
         if (n <= 0)
             break; /* cut: nobody is there to hear it */
         vg_buf_consume(b, (size_t)n);
     }
+    pthread_mutex_unlock(&l->sending);
     vg_buf_done(b);
 }
 
@@ -185,6 +188,7 @@ struct fake_link *fake_open(struct fake *f, int *ret_fd) {
     int fds[2];
     cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
     l->f = f;
+    pthread_mutex_init(&l->sending, NULL);
     l->fd = fds[1];
     *ret_fd = fds[0];
     Vg__Mr__Hello h = VG__MR__HELLO__INIT;

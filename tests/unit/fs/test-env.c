@@ -29,6 +29,7 @@ struct world {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     int ready, notes;
+    int mount; /* the last task's view */
     char note[512];
 };
 
@@ -108,7 +109,6 @@ static void new_machine(struct world *w, bool no_passthrough, uint64_t wait_usec
     memcpy(conf.machine, w->fake.machine, VG_MID);
     memcpy(conf.daemon, "daemon 012345678", VG_MID);
     cr_assert_eq(vg_machine_new(&conf, &w->machine, &err), 0, "%s", err.msg);
-    snprintf(w->at, sizeof(w->at), "%s/env", w->node);
 }
 
 static void begin_task(struct world *w, uint64_t task) {
@@ -116,12 +116,18 @@ static void begin_task(struct world *w, uint64_t task) {
     cr_assert_eq(vg_machine_task(w->machine, task), 0);
     fake_run(w->link, task, false);
     AWAIT(w, w->ready == before + 1);
+    struct vg_machine_mounts m;
+    cr_assert_eq(vg_machine_mounts(w->machine, task, &m), 0);
+    vg_close(&w->mount);
+    w->mount = vg_take_fd(m.env);
+    vg_machine_mounts_done(&m);
+    snprintf(w->at, sizeof(w->at), "/proc/self/fd/%d", w->mount);
 }
 
 static void setup(struct world *w, bool no_passthrough, uint64_t wait_usec) {
     if (geteuid() || access("/dev/fuse", R_OK | W_OK))
         cr_skip_test("needs root and /dev/fuse");
-    *w = (struct world){.dir = "/tmp/vg-env-XXXXXX"};
+    *w = (struct world){.dir = "/tmp/vg-env-XXXXXX", .mount = -1};
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->changed, NULL);
     cr_assert_eq(unshare(CLONE_NEWNS), 0);
@@ -144,6 +150,7 @@ static void setup(struct world *w, bool no_passthrough, uint64_t wait_usec) {
 
 static void teardown(struct world *w) {
     char cmd[256];
+    vg_close(&w->mount);
     vg_machine_free(w->machine);
     if (w->link)
         fake_cut(w->link);
@@ -289,6 +296,7 @@ Test(env, content_outlives_the_machine_and_is_skipped_next_time, .timeout = 60) 
     setup(&w, false, 0);
     assert_file(&w, "usr/lib/big", big, BIG);
     unsigned datas = w.fake.datas;
+    vg_close(&w.mount);
     vg_machine_free(w.machine);
     fake_cut(w.link);
     new_machine(&w, false, 0);
@@ -508,5 +516,65 @@ Test(env, trace_names_what_was_used, .timeout = 60) {
     cr_assert_eq(w.fake.trace_items, 3, "/, usr, hello: %d", (int)w.fake.trace_items);
     cr_assert(w.fake.trace_whole);
     pthread_mutex_unlock(&w.fake.lock);
+    teardown(&w);
+}
+
+/* Task 7 holds its view all the while. */
+Test(env, running_task_keeps_what_it_saw_and_the_next_one_sees_what_is, .timeout = 60) {
+    struct world w;
+    char path[256], old[64];
+    vg_auto_free char *got = NULL, *big = big_bytes(BIG);
+    setup(&w, false, 0);
+    assert_file(&w, "usr/hello", "hello, world\n", 13);
+    assert_file(&w, "usr/lib/file-001", "usr/lib/file-001", 16);
+    vg_auto_fd int first = dup(w.mount);
+    snprintf(old, sizeof(old), "/proc/self/fd/%d", first);
+    put_file(&w, "usr/hello", "second", 6);
+    snprintf(path, sizeof(path), "%s/usr/lib/file-001", w.root);
+    unlink(path);
+    put_file(&w, "usr/lib/file-002", "another two", 11);
+    fake_inval(w.link, "/usr");
+    fake_inval(w.link, "/usr/lib");
+    begin_task(&w, 8);
+    assert_file(&w, "usr/hello", "second", 6);
+    cr_assert_eq(slurp(&w, "usr/lib/file-001", &got), -ENOENT);
+    assert_file(&w, "usr/lib/file-002", "another two", 11);
+    cr_assert_eq(counter(&w, "views"), 2);
+    snprintf(w.at, sizeof(w.at), "%s", old);
+    assert_file(&w, "usr/hello", "hello, world\n", 13);
+    assert_file(&w, "usr/lib/file-001", "usr/lib/file-001", 16);
+    /* Never fetched as it was: it can only be had as it is. */
+    assert_file(&w, "usr/lib/file-002", "another two", 11);
+    assert_file(&w, "usr/lib/big", big, BIG);
+    unsigned dirs = w.fake.dirs;
+    begin_task(&w, 9);
+    assert_file(&w, "usr/hello", "second", 6);
+    cr_assert_eq(counter(&w, "views"), 2, "nothing changed since");
+    cr_assert_eq(w.fake.dirs, dirs);
+    teardown(&w);
+}
+
+Test(env, view_that_nobody_uses_is_told_and_goes_on, .timeout = 60) {
+    struct world w;
+    setup(&w, false, 0);
+    assert_file(&w, "usr/hello", "hello, world\n", 13);
+    put_file(&w, "usr/hello", "second", 6);
+    fake_inval(w.link, "/usr");
+    vg_machine_gone(w.machine, 7); /* before or after the news comes: both are well */
+    begin_task(&w, 8);
+    assert_file(&w, "usr/hello", "second", 6);
+    cr_assert_eq(counter(&w, "views"), 1);
+    for (int i = 0; i < 20; i++) { /* and with a view that is held meanwhile, every other time */
+        char text[32];
+        int n = snprintf(text, sizeof(text), "edition %d", i);
+        put_file(&w, "usr/hello", text, (size_t)n);
+        fake_inval(w.link, "/usr");
+        begin_task(&w, 20 + (uint64_t)i);
+        assert_file(&w, "usr/hello", text, (size_t)n);
+        if (i % 3)
+            vg_machine_gone(w.machine, 19 + (uint64_t)i);
+        if (i == 0)
+            vg_machine_gone(w.machine, 8);
+    }
     teardown(&w);
 }
