@@ -297,8 +297,9 @@ static int foresee(struct vg_mirror_task *t, const struct vg_mirror_run *run) {
         argv[0] = t->program;
     t->n_key = vg_trace_keys(argv, t->n_argv, t->project, t->key);
     free(argv);
-    if (vg_mtask_load_trace(t) == 0 || !t->program)
-        return 0;
+    int r = vg_mtask_load_trace(t);
+    if (r != -ENOENT || !t->program)
+        return r;
     struct vg_guess g = {.root_fd = vg_ctree_root_fd(t->m->tree),
                          .program = t->program,
                          .argv = t->argv,

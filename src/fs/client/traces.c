@@ -28,13 +28,30 @@ static int load(const struct vg_mirror *m, const char *key, struct vg_trace *ret
     return r < 0 ? r : vg_trace_unpack(ret, data, n);
 }
 
+static int append(struct vg_trace *to, const struct vg_trace *from, const char *below) {
+    size_t n = below ? strlen(below) : 0;
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < from->n; i++) {
+        const struct vg_trace_item *it = &from->item[i];
+        if (below && (strncmp(it->path, below, n) != 0 || (it->path[n] && it->path[n] != '/')))
+            continue;
+        r = vg_trace_add(to, it->path, it->folder, it->leaf, it->n_leaf);
+    }
+    return r;
+}
+
+/* The command's own trace tells all. Of other uses of the program, and of other commands in the
+   project what they read there, some may be useful beside a guess. */
 int vg_mtask_load_trace(struct vg_mirror_task *t) {
-    for (size_t i = 0; i < t->n_key; i++) {
-        int r = load(t->m, t->key[i], &t->trace);
-        if (r == 0) {
-            t->traced = true;
-            return 0;
-        }
+    int r = t->n_key ? load(t->m, t->key[0], &t->trace) : -ENOENT;
+    t->traced = r == 0;
+    if (t->traced || r == -ENOMEM)
+        return r;
+    for (size_t i = 1; i < t->n_key; i++) {
+        struct vg_trace other = {0};
+        if (load(t->m, t->key[i], &other) == 0)
+            r = append(&t->trace, &other, i == 1 ? NULL : t->project);
+        vg_trace_done(&other);
         if (r == -ENOMEM)
             return r;
     }
