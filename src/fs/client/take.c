@@ -22,9 +22,24 @@ static void enqueue_demand(struct vg_mlink *l, struct vg_mitem *it, bool ahead) 
     }
 }
 
+static void take_hurry(struct vg_mlink *l, uint64_t req) {
+    vg_list_for_each_safe (at, &l->queue[VG_MP_DEMAND]) {
+        struct vg_mitem *it = vg_list_entry(at, struct vg_mitem, link);
+        if (it->req != req || !it->ahead)
+            continue;
+        vg_list_remove(at);
+        vg_list_push_back(&l->queue[VG_MP_DEMAND], at);
+        enqueue_demand(l, it, false);
+    }
+}
+
 static int take_get(struct vg_mlink *l, const Vg__Mr__Get *g) {
     if (!g->has_req || !g->req || !g->has_object || g->n_range > RANGES_MAX)
         return -EPROTO;
+    if (g->has_hurry && g->hurry) {
+        take_hurry(l, g->req);
+        return 0;
+    }
     bool ahead = g->has_urgency && g->urgency;
     bool xattrs = g->has_xattrs && g->xattrs;
     l->m->demands += !ahead;

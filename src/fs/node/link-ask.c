@@ -103,10 +103,53 @@ static struct ask *find_same(struct vg_links *l, enum ask_kind kind, uint64_t ob
     return NULL;
 }
 
+/* What was read ahead is waited for now. */
+static void hurry(struct vg_links *l, struct ask *a, unsigned urgency) {
+    Vg__Mr__Get get = VG__MR__GET__INIT;
+    Vg__Mr__Msg msg = VG__MR__MSG__INIT;
+    a->urgency = urgency;
+    if (!a->on)
+        return;
+    get.has_req = get.has_object = get.has_hurry = get.hurry = true;
+    get.req = a->req;
+    get.object = a->object;
+    msg.body_case = VG__MR__MSG__BODY_GET;
+    msg.get = &get;
+    put_msg(l, a->on, &msg);
+}
+
+/* Content that is on its way is not asked for twice: leaves out what other demands cover at the
+   front of [*off, *off + *len), hurrying them. The last of them, or NULL. */
+static struct ask *trim(struct vg_links *l, uint64_t object, uint64_t *off, uint64_t *len,
+                        unsigned urgency) {
+    struct ask *last = NULL;
+    bool again = true;
+    while (again && *len) {
+        again = false;
+        vg_list_for_each (it, bucket(l, object)) {
+            struct ask *a = vg_list_entry(it, struct ask, link);
+            uint64_t end = a->off + a->len;
+            if (a->object != object || a->kind != ASK_DATA || a->off > *off || end <= *off)
+                continue;
+            uint64_t n = VG_MIN(end - *off, *len);
+            *off += n;
+            *len -= n;
+            last = a;
+            again = true;
+            if (a->urgency > urgency)
+                hurry(l, a, urgency);
+        }
+    }
+    return last;
+}
+
 static uint64_t ask(struct vg_links *l, enum ask_kind kind, uint64_t object, uint64_t off,
                     uint64_t len, unsigned urgency) {
     pthread_mutex_lock(&l->lock);
     struct ask *a = find_same(l, kind, object, off, len, urgency);
+    struct ask *covers = !a && kind == ASK_DATA ? trim(l, object, &off, &len, urgency) : NULL;
+    if (covers && !len)
+        a = covers;
     uint64_t req = a ? a->req : 0;
     if (!a && (a = vg_alloc(sizeof(*a)))) {
         *a = (struct ask){.req = ++l->next_req,

@@ -315,18 +315,39 @@ Test(link, content_ends_a_demand_when_all_of_it_came, .timeout = 20) {
     peer_done(&p);
 }
 
-Test(link, read_ahead_does_not_stand_in_for_a_demand, .timeout = 20) {
+/* The next message: a Get of object 5 with one range, or one that hurries. */
+static void expect_range(struct peer *p, uint64_t req, uint64_t off, uint64_t len) {
+    struct vg_mw_frame f;
+    Vg__Mr__Msg *m = next_msg(p, &f);
+    cr_assert(m && m->body_case == VG__MR__MSG__BODY_GET && m->get->object == 5);
+    cr_assert_eq(m->get->req, req);
+    cr_assert_eq(m->get->hurry, len == 0);
+    cr_assert_eq(m->get->n_range, len ? 1 : 0);
+    if (len) {
+        cr_assert_eq(m->get->range[0]->offset, off);
+        cr_assert_eq(m->get->range[0]->length, len);
+    }
+    vg_mw_frame_done(&f);
+}
+
+Test(link, what_is_on_its_way_is_hurried_but_not_asked_for_again, .timeout = 20) {
     struct node n;
     setup(&n);
     struct peer p = connect_peer(&n);
     say_hello(&p, "one");
     expect_hello(&p, true);
     AWAIT(&n, n.ups == 1);
-    uint64_t ahead = vg_links_get_data(n.links, 5, 0, VG_LEAF, 1);
-    cr_assert_eq(expect_get(&p, 5), ahead);
-    uint64_t now = vg_links_get_data(n.links, 5, 0, VG_LEAF, 0);
-    cr_assert_neq(now, ahead);
-    cr_assert_eq(expect_get(&p, 5), now);
+    uint64_t ahead = vg_links_get_data(n.links, 5, 0, 4 * VG_LEAF, 1);
+    expect_range(&p, ahead, 0, 4 * VG_LEAF);
+    cr_assert_eq(vg_links_get_data(n.links, 5, VG_LEAF, VG_LEAF, 0), ahead);
+    expect_range(&p, ahead, 0, 0);
+    cr_assert_eq(vg_links_get_data(n.links, 5, 0, VG_LEAF, 0), ahead);
+    expect_silence(&p);
+    uint64_t rest = vg_links_get_data(n.links, 5, 3 * VG_LEAF, 5 * VG_LEAF, 0);
+    cr_assert_neq(rest, ahead);
+    expect_range(&p, rest, 4 * VG_LEAF, 4 * VG_LEAF);
+    cr_assert_eq(vg_links_get_data(n.links, 5, 2 * VG_LEAF, 6 * VG_LEAF, 1), rest);
+    expect_silence(&p);
     vg_links_free(n.links);
     peer_done(&p);
 }
