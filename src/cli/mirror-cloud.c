@@ -18,7 +18,10 @@
 #define WIDTH (8u << 20) /* bytes that a node may be ahead with what it writes back */
 #define AGAIN_MIN 100u   /* ms */
 #define AGAIN_MAX 5000u
-#define FRUITLESS_MAX 3u /* offers in a row that no node took up */
+/* Offers in a row that no node took up: of a task that was never heard of, each of which waited a
+   minute; of one that had a link before, some 10 s for a cloud that starts again. */
+#define FRUITLESS_NEW 2u
+#define FRUITLESS_AGAIN 7u
 
 struct offer {
     struct vg_list link;
@@ -173,7 +176,7 @@ static void link_over(void *user) {
     else if (o->c->ready)
         o->fruitless++;
     o->greetings = greetings;
-    if (o->over || o->fruitless >= FRUITLESS_MAX || o->c->closing) {
+    if (o->over || o->c->closing || o->fruitless >= (greetings ? FRUITLESS_AGAIN : FRUITLESS_NEW)) {
         offer_end(o);
         return;
     }
@@ -187,6 +190,7 @@ static void send_offer(struct offer *o) {
     m.has_task_id = m.has_stream = m.has_machine = true;
     m.task_id = o->task;
     m.stream = vg_stream_id(o->stream);
+    m.has_again = m.again = o->greetings > 0;
     m.machine = (ProtobufCBinaryData){VG_MID, (uint8_t *)vg_mirror_machine(o->c->m)};
     m.spec = vg__pb__mirror_spec__unpack(NULL, o->spec_len, o->spec);
     env.has_req = true;
