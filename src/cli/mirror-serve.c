@@ -36,6 +36,7 @@ struct caller {
     struct vg_list link;
     struct serve *s;
     int fd;
+    bool runs; /* it began a task, and waits for its end */
     uv_poll_t poll;
 };
 
@@ -131,7 +132,7 @@ static void answer_begun(struct serve *s, struct vg_mpkt *p, const struct vg_mir
         vg_mpkt_add(p, "note", vg_mirror_note(t));
 }
 
-static void begin(struct serve *s, struct vg_mpkt *p) {
+static bool begin(struct serve *s, struct vg_mpkt *p) {
     struct vg_err err = VG_ERR_INIT;
     struct begin *b = vg_alloc(sizeof(*b));
     struct vg_mirror_task *t = NULL;
@@ -166,6 +167,23 @@ static void begin(struct serve *s, struct vg_mpkt *p) {
     else
         answer_begun(s, p, t);
     free(b);
+    return r == 0;
+}
+
+static void stop(struct serve *s, struct vg_mpkt *p) {
+    struct vg_err err = VG_ERR_INIT;
+    size_t n = 0;
+    vg_list_for_each (it, &s->callers)
+        n += vg_list_entry(it, struct caller, link)->runs;
+    if (n && !vg_mpkt_get(p, "force")) {
+        vg_err_set(&err, VG_CONFLICT,
+                   "%zu running commands use it: wait for them, or end them first", n);
+        answer_error(p, &err);
+        return;
+    }
+    vg_mpkt_clear(p);
+    vg_mpkt_add(p, "ok", "1");
+    s->stop = true;
 }
 
 static void take(struct caller *c, struct vg_mpkt *p) {
@@ -174,7 +192,7 @@ static void take(struct caller *c, struct vg_mpkt *p) {
     struct vg_err err = VG_ERR_INIT;
     s->busy_at = vg_now_usec();
     if (op && strcmp(op, "begin") == 0) {
-        begin(s, p);
+        c->runs |= begin(s, p);
     } else if (op && strcmp(op, "status") == 0) {
         char *text = vg_mirror_status(s->m);
         vg_mpkt_clear(p);
@@ -183,9 +201,7 @@ static void take(struct caller *c, struct vg_mpkt *p) {
             vg_mpkt_add(p, "json", "{}");
         free(text);
     } else if (op && strcmp(op, "stop") == 0) {
-        vg_mpkt_clear(p);
-        vg_mpkt_add(p, "ok", "1");
-        s->stop = true;
+        stop(s, p);
     } else {
         vg_err_set(&err, VG_UNSUPPORTED,
                    "the file service is of another version: 'virga mirror stop' ends it, the next "

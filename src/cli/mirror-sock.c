@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -138,7 +139,13 @@ static void become_service(int ready) {
     snprintf(slash ? slash + 1 : path, 8, "virga");
     for (int fd = 0; fd < 3; fd++)
         dup2(null, fd);
-    dup2(ready, 3); /* without close-on-exec */
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    if (ready == 3) /* either way without close-on-exec */
+        fcntl(3, F_SETFD, 0);
+    else
+        dup2(ready, 3);
     syscall(SYS_close_range, 4, ~0u, 0);
     snprintf(fd_text, sizeof(fd_text), "3");
     execl(path, "virga", "mirror", "serve", "--ready", fd_text, (char *)NULL);

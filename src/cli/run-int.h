@@ -120,6 +120,8 @@ bool run_tty_size(uint16_t ret[4]);
 
 /* run-mirror.c: has this machine's files served to the task; sets spec.mirror. */
 int run_mirror(struct run *r, const struct vg_spec_opts *set, struct vg_err *err);
+/* The service spoke, or died: then another is started and goes on where it was. */
+void run_mirror_ready(struct run *r);
 
 /* run-bridge.c */
 int run_thread(void *(*fn)(void *), void *arg); /* that takes no signals; 0 or -errno */

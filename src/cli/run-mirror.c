@@ -177,3 +177,14 @@ int run_mirror(struct run *r, const struct vg_spec_opts *set, struct vg_err *err
     r->spec.mirror = &spec;
     return 0;
 }
+
+void run_mirror_ready(struct run *r) {
+    static struct vg_mpkt p;
+    struct vg_err err = VG_ERR_INIT;
+    if (vg_mpkt_recv(r->mirror_fd, &p) > 0)
+        return; /* of a newer version: nothing we know */
+    vg_close(&r->mirror_fd);
+    spec.n_view = 0;
+    if (run_mirror(r, r->set, &err) < 0)
+        run_say(r, "this machine's files are not served to the task any more: %s", err.msg);
+}

@@ -22,6 +22,9 @@
 static bool patient; /* what the next stage plays */
 
 /* vrun may ask before our first channel is there: it is put off, and ctl stays for the answer. */
+void run_mirror_ready(struct run *r) {
+    (void)r;
+}
 int run_connect(struct run *r, bool again, struct vg_err *err) {
     (void)r, (void)again, (void)err;
     return -ECONNREFUSED;
