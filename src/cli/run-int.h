@@ -123,6 +123,9 @@ int run_mirror(struct run *r, const struct vg_spec_opts *set, struct vg_err *err
 /* The service spoke, or died: then another is started and goes on where it was. */
 void run_mirror_ready(struct run *r);
 
+/* run-env.c: a saved environment instead; sets spec.mirror, and with an image what it says. */
+int run_environment(struct run *r, const struct vg_spec_opts *set, struct vg_err *err);
+
 /* run-bridge.c */
 int run_thread(void *(*fn)(void *), void *arg); /* that takes no signals; 0 or -errno */
 int run_bridge(const struct vg_endpoint *ep, struct vg_err *err); /* a ctl descriptor */

@@ -236,7 +236,7 @@ static int fill(struct run *r, char **argv, int argc, struct vg_err *err) {
     r->req.has_wait_durable = true;
     r->req.wait_durable = s->detached;
     r->req.has_dry_run = r->req.dry_run = set.dry_run;
-    r->req.has_mirrors = r->req.mirrors = !set.node_files;
+    r->req.has_mirrors = r->req.mirrors = !set.node_files && !set.environment && !set.image;
     return 0;
 }
 
@@ -322,14 +322,17 @@ int vg_run_main(int argc, char **argv, bool batch) {
     if (vg_endpoint_find(&r->ep, &err) < 0)
         return fail(r, &err);
     bool far = r->ep.kind == VG_ENDPOINT_TLS || r->ep.token[0];
-    if ((far || set.n_ports || stored || r->dry_run) && run_become_full(argv, &err) < 0)
+    bool saved = set.environment || set.image;
+    if ((far || saved || set.n_ports || stored || r->dry_run) && run_become_full(argv, &err) < 0)
         return fail(r, &err);
     if (stored)
         r->follow = false;
     if (fill(r, argv + command, argc - command, &err) < 0)
         return fail(r, &err);
     /* A cloud that is another machine finds this one's files there. */
-    if (r->ep.kind == VG_ENDPOINT_TLS && !set.node_files && !r->dry_run &&
+    if (saved && !r->dry_run && run_environment(r, &set, &err) < 0)
+        return fail(r, &err);
+    if (r->ep.kind == VG_ENDPOINT_TLS && !saved && !set.node_files && !r->dry_run &&
         run_mirror(r, &set, &err) < 0)
         return fail(r, &err);
     if (run_connect(r, false, &err) < 0)

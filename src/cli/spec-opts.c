@@ -25,6 +25,7 @@ enum {
     O_SYNC,
     O_STRICT,
     O_KEEP_CHANGES,
+    O_IMAGE,
     O_DIR,
     O_PORT,
     O_TTY,
@@ -70,6 +71,8 @@ enum {
         {NULL, 'e', "KEY=V", "set a variable for the command", O_ENV},                             \
         {"env", 0, "NAME[@V]|KEY=V", "run in this environment ('node': the node's own files)",     \
          O_ENVIRONMENT},                                                                           \
+        {"image", 0, "IMAGE", "run in this OCI image: a registry's, an archive or a layout",       \
+         O_IMAGE},                                                                                 \
         {"writable", 0, "DIR", "write this folder back, too, from another machine", O_WRITABLE},   \
         {"allow", 0, "PATH", "let another machine read this secret, in memory only", O_ALLOW},     \
         {"sync", 0, NULL, "wait at every close until it is written back", O_SYNC},                 \
@@ -334,6 +337,11 @@ static int mirror_option(struct vg_spec_opts *o, struct vg_opt_state *st, int id
     switch (id) {
     case O_ENVIRONMENT:
         return set_environment(o, st, arg);
+    case O_IMAGE:
+        if (!*arg)
+            return vg_opt_bad(st, "names no image");
+        o->image = arg;
+        return 0;
     case O_WRITABLE:
         return add_path(st, arg, o->writable, &o->n_writable);
     case O_ALLOW:
@@ -420,6 +428,14 @@ int vg_spec_opts_check(const struct vg_spec_opts *o, struct vg_err *err) {
         return vg_err_set(err, VG_INVALID,
                           "a schedule makes tasks again and again: --after, --begin and --key are "
                           "for tasks that run once");
+    if (o->image && (o->environment || o->node_files))
+        return vg_err_set(err, VG_INVALID,
+                          "--image and --env each say where the files come from: give one");
+    if ((o->image || o->environment) && (o->n_writable || o->n_allow || o->sync))
+        return vg_err_set(
+            err, VG_INVALID,
+            "a saved environment has nothing of this machine: --writable, --allow and --sync "
+            "are for this machine's files");
     if (o->node_files && (o->n_writable || o->n_allow || o->sync || o->strict || o->keep_changes))
         return vg_err_set(err, VG_INVALID,
                           "with --env node the files are the node's own: --writable, --allow, "

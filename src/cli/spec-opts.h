@@ -26,6 +26,7 @@ struct vg_spec_opts {
     const char *writable[VG_SPEC_PATHS], *allow[VG_SPEC_PATHS];
     size_t n_writable, n_allow;
     const char *environment; /* --env; NULL: this machine's, or the node's */
+    const char *image;       /* --image */
     const char *set_env[VG_SET_ENV_MAX];
     size_t n_set_env;
     char *labels[VG_SPEC_LABELS], *node_labels[VG_SPEC_LABELS];

@@ -40,6 +40,11 @@ int run_forecast(struct run *r, const Vg__Pb__RunEvent *ev, struct vg_err *err) 
     return vg_err_set(err, VG_UNSUPPORTED, "this program makes no forecasts");
 }
 
+int run_environment(struct run *r, const struct vg_spec_opts *set, struct vg_err *err) {
+    (void)r, (void)set;
+    return vg_err_set(err, VG_UNSUPPORTED, "this program knows no environments");
+}
+
 int run_follow_stored(const struct run *r) {
     (void)r;
     return 125;

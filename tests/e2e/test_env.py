@@ -3,6 +3,8 @@ import base64
 import json
 import os
 import signal
+import shutil
+import subprocess
 import tarfile
 
 import pytest
@@ -196,3 +198,113 @@ def test_virgad_starts_again_and_still_has_them(cloud, tmp_path):
     wait_for("another virgad", lambda: cloud.pid("virgad") not in (None, old))
     wait_for("its answers", lambda: cloud.virga("status").returncode == 0)
     check_flat(*exported(cloud, "kept", tmp_path))
+
+
+# ------------------------------------------------------------------ tasks
+
+TOOL = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    char b[4096];
+    printf("%s: uid=%d gid=%d cwd=%s A=%s HOME=%s\n", argv[0], getuid(), getgid(), getcwd(b, sizeof b), getenv("A"), getenv("HOME"));
+    fflush(stdout);
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "wait") == 0) { while (read(0, b, sizeof b) > 0) ; continue; }
+        if (strcmp(argv[i], "sleep") == 0) { while (access("/tmp/go", F_OK) < 0) usleep(20000); continue; }
+        FILE *f = fopen(argv[i], *argv[i] == '+' ? "w" : "r");
+        if (*argv[i] == '+') f = fopen(argv[i] + 1, "w");
+        if (!f) { perror(argv[i]); return 9; }
+        for (size_t n; *argv[i] != '+' && (n = fread(b, 1, sizeof b, f)) > 0;) fwrite(b, 1, n, stdout);
+        fclose(f);
+    }
+    return 7;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def rootfs(tmp_path_factory):
+    """What an image needs that a static program can run in it."""
+    if not shutil.which("musl-gcc"):
+        pytest.skip("musl-gcc is not installed: it makes the program for the image")
+    tmp = tmp_path_factory.mktemp("tool")
+    (tmp / "tool.c").write_text(TOOL)
+    subprocess.run(["musl-gcc", "-static", "-O", "-o", tmp / "tool", tmp / "tool.c"], check=True)
+    return {"bin": None, "bin/tool": ((tmp / "tool").read_bytes(), 0o755), "etc": None, "etc/hello": b"hello\n",
+            "srv": None, "tmp": None, "root": None, "etc/late": b"late\n" * 200000}
+
+
+def imported(cloud, rootfs, tmp_path, name, config=None):
+    oci.Image([oci.layer(rootfs)], config).write_layout(str(tmp_path / name))
+    cloud.virga("env", "import", str(tmp_path / name), "-n", name, check=0)
+
+
+def test_a_command_runs_in_an_image(cloud, rootfs, tmp_path):
+    config = {"Env": ["A=b"], "WorkingDir": "/srv", "User": "1234:56", "Entrypoint": ["tool", "/etc/hello"]}
+    imported(cloud, rootfs, tmp_path, "image", config)
+    r = cloud.vrun("--env", "image", "/etc/hello")
+    assert r.returncode == 7, r.stderr
+    assert r.stdout == b"tool: uid=1234 gid=56 cwd=/srv A=b HOME=/\nhello\nhello\n"
+    r = cloud.vrun("--env", "image@1", "-e", "A=c", "-C", "/", "/etc/debian_version")
+    assert r.returncode == 9 and b"cwd=/ A=c" in r.stdout and b"/etc/debian_version: No such file" in r.stderr
+    # straight from a file: imported on the way
+    r = cloud.vrun("-q", "--image", str(tmp_path / "image"), "/etc/hello")
+    assert r.returncode == 7 and r.stdout.endswith(b"hello\nhello\n")
+    r = cloud.vrun("--env", "nothing", "true")
+    assert r.returncode == 125 and b"there is no environment 'nothing'" in r.stderr
+
+
+def test_what_a_command_writes_there_is_its_own(cloud, rootfs, tmp_path):
+    imported(cloud, rootfs, tmp_path, "clean")
+    assert cloud.vrun("--env", "clean", "/bin/tool", "+/etc/new", "+/etc/hello", "/etc/new").returncode == 7
+    r = cloud.vrun("--env", "clean", "/bin/tool", "/etc/hello", "/etc/new")
+    assert r.returncode == 9 and b"hello\n" in r.stdout
+
+
+def test_a_registrys_image_is_fetched_once(cloud, rootfs, tmp_path):
+    registry = oci.Registry({"lab/tool": oci.Image([oci.layer(rootfs, "zstd")], {"WorkingDir": "/srv"})})
+    try:
+        ref = f"{registry.host}/lab/tool:v1"
+        for _ in range(2):
+            r = cloud.vrun("--image", ref, "tool", "/etc/hello")
+            assert r.returncode == 7 and r.stdout.endswith(b"hello\n"), r.stderr
+        assert [path for _, path in registry.seen].count("/v2/lab/tool/manifests/v1") == 2, "once without, once with the token"
+        assert not registry.faults
+    finally:
+        registry.close()
+
+
+def held(cloud):
+    return [name for _, _, files in os.walk(f"{cloud.home}/control/env/u/root/hold") for name in files]
+
+
+def test_what_a_task_needs_outlives_its_name(cloud, rootfs, tmp_path):
+    imported(cloud, rootfs, tmp_path, "brief")
+    task = cloud.out("vbatch", "--env", "brief", "tool", "sleep", "/etc/late")
+    cloud.wait_state(task, "running")
+    assert held(cloud) == [task]
+    cloud.virga("env", "rm", "brief", check=0)
+    # the store's process and virgad both die: the task's node gets another link to its files
+    os.kill(envd(cloud), signal.SIGKILL)
+    old = cloud.pid("virgad")
+    os.kill(old, signal.SIGKILL)
+    wait_for("another virgad", lambda: cloud.pid("virgad") not in (None, old))
+    wait_for("its answers", lambda: cloud.virga("status").returncode == 0)
+    assert held(cloud) == [task]
+    cloud.virga("task", "cancel", task, check=0)
+    cloud.wait_state(task, "cancelled", "failed")
+    wait_for("the release", lambda: held(cloud) == [])
+
+
+def test_a_read_goes_on_with_another_life_of_the_store(cloud, rootfs, tmp_path):
+    imported(cloud, rootfs, tmp_path, "lives")
+    p = cloud.popen(["vrun", "--env", "lives", "tool", "wait", "/etc/late"], stdin=subprocess.PIPE)
+    assert p.stdout.readline().startswith(b"tool: ")
+    old = envd(cloud)
+    os.kill(old, signal.SIGKILL)
+    wait_for("another store", lambda: envd(cloud) not in (None, old))
+    out, errors = p.communicate(timeout=90)
+    assert p.returncode == 7 and out == b"late\n" * 200000, errors[-500:]

@@ -1,0 +1,181 @@
+/* --env and --image: the task's files are a saved environment's. Finds it (an image that is not
+   there yet is imported first), and takes over what an image says about how commands run in it. */
+#include "base/cleanup.h"
+#include "base/mem.h"
+#include "base/util.h"
+#include "cli/cmd-env.h"
+#include "cli/run-int.h"
+#include "cli/spec-opts.h"
+
+#include <jansson.h>
+#include <string.h>
+#include <unistd.h>
+
+#define WORDS_MAX 4096 /* variables, and words of an entry point */
+
+static Vg__Pb__MirrorSpec spec = VG__PB__MIRROR_SPEC__INIT;
+
+struct found {
+    char ref[2 * VG_ENV_NAME_MAX + 32]; /* OWNER//NAME@VERSION */
+    uint8_t machine[16];
+    char *config; /* owned, or NULL */
+};
+
+static int take(const Vg__Pb__Envelope *env, void *user, struct vg_err *err) {
+    struct found *f = user;
+    if (env->body_case != VG__PB__ENVELOPE__BODY_ENVS || env->envs->n_env != 1)
+        return vg_unexpected(env, err);
+    const Vg__Pb__EnvInfo *e = env->envs->env[0];
+    if (e->machine.len != sizeof(f->machine) || !e->name || !e->owner)
+        return vg_unexpected(env, err);
+    memcpy(f->machine, e->machine.data, sizeof(f->machine));
+    snprintf(f->ref, sizeof(f->ref), "%s//%s@%u", e->owner, e->name, e->version);
+    f->config = vg_strdup(e->config);
+    return 0;
+}
+
+static int find(const char *ref, struct found *f, struct vg_err *err) {
+    Vg__Pb__EnvReq m = vg_ecmd_request(VG__PB__ENV_REQ__OP__GET, ref);
+    Vg__Pb__Envelope req = vg_request(ENV, env, &m);
+    return vg_call_once(&req, take, f, err);
+}
+
+/* The newest import of it; the first time it is fetched. */
+static int find_image(const struct run *r, const char *image, struct found *f, struct vg_err *err) {
+    char name[VG_ENV_NAME_MAX + 1];
+    uint32_t version;
+    int e = access(image, F_OK) == 0 ? -ENOENT : find(image, f, err);
+    if (e != -ENOENT)
+        return e;
+    *err = VG_ERR_INIT;
+    if (!r->quiet)
+        run_say(r, "importing %s", image);
+    e = vg_ecmd_import(image, NULL, NULL, name, &version, err);
+    return e < 0 ? e : find(name, f, err);
+}
+
+static ProtobufCBinaryData bytes_of(const char *s) {
+    return (ProtobufCBinaryData){.len = strlen(s), .data = (uint8_t *)s};
+}
+
+static bool has_var(const ProtobufCBinaryData *v, size_t n, const char *var) {
+    size_t name = strcspn(var, "=") + 1;
+    for (size_t i = 0; i < n; i++)
+        if (v[i].len >= name && strncmp((const char *)v[i].data, var, name) == 0)
+            return true;
+    return false;
+}
+
+/* -e first, then the image's, then what a terminal needs. Nothing else of this machine is meant. */
+static int take_env(struct run *r, const struct vg_spec_opts *set, const json_t *image) {
+    static const char *const ours[] = {"TERM", "COLORTERM", "LANG", "LC_ALL", "TZ"};
+    static const char path[] = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+    const char *home = spec.uid ? "HOME=/" : "HOME=/root";
+    size_t n = 0, max = set->n_set_env + json_array_size(image) + VG_COUNT(ours) + 2;
+    ProtobufCBinaryData *v = vg_alloc((max + 1) * sizeof(*v));
+    if (!v || json_array_size(image) > WORDS_MAX)
+        return -ENOMEM;
+    for (size_t i = 0; i < set->n_set_env; i++)
+        v[n++] = bytes_of(set->set_env[i]);
+    for (size_t i = 0; i < json_array_size(image); i++) {
+        const char *s = json_string_value(json_array_get(image, i));
+        if (s && strchr(s, '=') && !has_var(v, n, s))
+            v[n++] = bytes_of(vg_strdup(s) ?: "");
+    }
+    for (size_t i = 0; i < VG_COUNT(ours); i++) {
+        const char *value = getenv(ours[i]);
+        char *s = value ? vg_fmt("%s=%s", ours[i], value) : NULL;
+        if (s && !has_var(v, n, s))
+            v[n++] = bytes_of(s);
+    }
+    if (!has_var(v, n, path))
+        v[n++] = bytes_of(path);
+    if (!has_var(v, n, home))
+        v[n++] = bytes_of(home);
+    r->spec.env = v;
+    r->spec.n_env = n;
+    return 0;
+}
+
+static int take_entry(struct run *r, const json_t *entry) {
+    size_t n = json_array_size(entry), k = 0;
+    if (n == 0)
+        return 0;
+    ProtobufCBinaryData *v = vg_alloc((n + r->spec.n_argv + 1) * sizeof(*v));
+    if (!v || n > WORDS_MAX)
+        return -ENOMEM;
+    for (size_t i = 0; i < n; i++)
+        v[k++] = bytes_of(vg_strdup(json_string_value(json_array_get(entry, i)) ?: "") ?: "");
+    for (size_t i = 0; i < r->spec.n_argv; i++)
+        v[k++] = r->spec.argv[i];
+    r->spec.argv = v;
+    r->spec.n_argv = k;
+    return 0;
+}
+
+/* "1000", "1000:100", "root". */
+static int take_user(const char *user, struct vg_err *err) {
+    char text[64];
+    uint64_t uid = 0, gid = 0;
+    snprintf(text, sizeof(text), "%s", user ? user : "");
+    char *colon = strchr(text, ':');
+    if (colon)
+        *colon = '\0';
+    bool good = !text[0] || strcmp(text, "root") == 0 || vg_parse_u64(text, &uid) == 0;
+    if (good && colon)
+        good = strcmp(colon + 1, "root") == 0 || vg_parse_u64(colon + 1, &gid) == 0;
+    if (!good || uid > UINT32_MAX || gid > UINT32_MAX)
+        return vg_err_set(err, VG_UNSUPPORTED,
+                          "the image wants to run as '%.60s': only numbers and root are understood",
+                          user);
+    spec.uid = (uint32_t)uid;
+    spec.gid = (uint32_t)gid;
+    spec.has_uid = spec.has_gid = true;
+    return 0;
+}
+
+static int take_image(struct run *r, const struct vg_spec_opts *set, const char *config,
+                      struct vg_err *err) {
+    json_t *j = json_loads(config, 0, NULL);
+    const json_t *c = json_object_get(j, "config");
+    const char *dir = json_string_value(json_object_get(c, "WorkingDir"));
+    int e = take_user(json_string_value(json_object_get(c, "User")), err);
+    if (e == 0 && (take_env(r, set, json_object_get(c, "Env")) < 0 ||
+                   take_entry(r, json_object_get(c, "Entrypoint")) < 0))
+        e = vg_err_set(err, VG_INTERNAL, "out of memory");
+    if (e == 0 && !set->dir) {
+        r->spec.has_cwd = true;
+        r->spec.cwd = bytes_of(dir && dir[0] == '/' ? vg_strdup(dir) ?: "/" : "/");
+    }
+    spec.has_home = true;
+    spec.home = bytes_of(spec.uid ? "/" : "/root");
+    json_decref(j);
+    return e;
+}
+
+int run_environment(struct run *r, const struct vg_spec_opts *set, struct vg_err *err) {
+    static struct found f;
+    int e = set->image ? find_image(r, set->image, &f, err) : find(set->environment, &f, err);
+    if (e < 0)
+        return e;
+    spec.has_machine = true;
+    spec.machine = (ProtobufCBinaryData){sizeof(f.machine), f.machine};
+    spec.env = f.ref;
+    spec.has_strict = spec.strict = set->strict;
+    spec.has_uid = spec.has_gid = true;
+    spec.uid = getuid();
+    spec.gid = getgid();
+    const char *home = getenv("HOME");
+    if (home && home[0] == '/') {
+        spec.has_home = true;
+        spec.home = bytes_of(home);
+    }
+    if (f.config)
+        e = take_image(r, set, f.config, err);
+    /* the folder is one of the environment's, not the one that is open here */
+    if (r->cwd_fd >= 0)
+        close(r->cwd_fd);
+    r->cwd_fd = -1;
+    r->spec.mirror = &spec;
+    return e;
+}
