@@ -137,16 +137,16 @@ void vg_disk_used(struct vg_cache *c, const char *id_name) {
 }
 
 /* A file without a name, or with one in trash/ where the file system knows no such files. */
-static int open_nameless(struct vg_cache *c, char name[VG_CACHE_PATH]) {
+int vg_disk_nameless(struct vg_cache *c, char name[VG_CACHE_PATH]) {
     int r = vg_fault("cache/open");
     if (r < 0)
         return r;
     name[0] = '\0';
-    int fd = openat(c->dir, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0444);
+    int fd = openat(c->dir, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0444);
     if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT))
         return fd < 0 ? -errno : fd;
     snprintf(name, VG_CACHE_PATH, "trash/new%u", atomic_fetch_add(&c->trash, 1));
-    fd = openat(c->dir, name, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC | O_NOFOLLOW, 0444);
+    fd = openat(c->dir, name, O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0444);
     return fd < 0 ? -errno : fd;
 }
 
@@ -168,21 +168,28 @@ static int taken(struct vg_cache *c, const char *path, uint64_t size) {
     return r;
 }
 
+int vg_disk_name(struct vg_cache *c, int fd, const char *name, uint64_t size, const char *id_name) {
+    char path[VG_CACHE_PATH];
+    vg_cache_path(path, "id", id_name);
+    if (fchmod(fd, 0444) < 0)
+        return -errno;
+    int r = link_fd(c, fd, name, path);
+    if (r == -EEXIST && (r = taken(c, path, size)) == 0)
+        r = link_fd(c, fd, name, path);
+    atomic_store(&c->dirty, true);
+    return r;
+}
+
 int vg_disk_ingest(struct vg_cache *c, const void *data, size_t n, const char *id_name) {
-    char path[VG_CACHE_PATH], name[VG_CACHE_PATH];
-    vg_auto_fd int fd = open_nameless(c, name);
+    char name[VG_CACHE_PATH];
+    vg_auto_fd int fd = vg_disk_nameless(c, name);
     if (fd < 0)
         return fd;
-    vg_cache_path(path, "id", id_name);
     int r = vg_fault("cache/write");
     r = r < 0 ? r : vg_write_full(fd, data, n);
-    if (r == 0 && fchmod(fd, 0444) < 0)
-        r = -errno;
-    if (r == 0 && (r = link_fd(c, fd, name, path)) == -EEXIST && (r = taken(c, path, n)) == 0)
-        r = link_fd(c, fd, name, path);
+    r = r < 0 ? r : vg_disk_name(c, fd, name, n, id_name);
     if (name[0])
         unlinkat(c->dir, name, 0);
-    atomic_store(&c->dirty, true);
     return r;
 }
 

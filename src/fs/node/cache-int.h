@@ -113,6 +113,10 @@ static inline uint64_t vg_cache_cost(uint64_t size) {
 int vg_disk_find(struct vg_cache *c, const uint8_t id[VG_HASH], const char *id_name, uint64_t size,
                  bool *ret_foreign);
 bool vg_disk_has(struct vg_cache *c, const uint8_t id[VG_HASH], const char *id_name);
+/* A file without a name (or with one in trash/, where there are no such files: `name` is then not
+   empty and the caller's to remove), to be written, verified, and then named. fd or -errno. */
+int vg_disk_nameless(struct vg_cache *c, char name[VG_CACHE_PATH]);
+int vg_disk_name(struct vg_cache *c, int fd, const char *name, uint64_t size, const char *id_name);
 /* Writes a content of one leaf and names it. 0, 1 when it was there already, -errno. */
 int vg_disk_ingest(struct vg_cache *c, const void *data, size_t n, const char *id_name);
 /* Gives the file at `from` its final name; it is gone from there. 0, 1 (was there), -errno. */

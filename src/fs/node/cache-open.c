@@ -17,7 +17,7 @@
 
 #define NSEC INT64_C(1000000000)
 #define WORK_SEC 60
-#define MARK_USEC (120 * VG_USEC) /* never at the end: a sync may take long */
+#define MARK_USEC (120 * VG_USEC)        /* never at the end: a sync may take long */
 #define SCRUB_BYTES (UINT64_C(64) << 20) /* at a time: 1 MiB a second */
 #define LOCK_AGAIN_NSEC 10000000
 

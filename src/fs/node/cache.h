@@ -68,6 +68,18 @@ const uint8_t *vg_blob_id(const struct vg_blob *b);
    -EXDEV: its bytes lie elsewhere (secret, or public on another file system). */
 int vg_blob_path(const struct vg_blob *b, char out[80]);
 
+/* Whole contents by id alone, to and from other nodes of the same tenant: intake.c. */
+struct vg_intake;
+/* -EEXIST: it is here. */
+int vg_intake_new(struct vg_cache *c, const uint8_t id[VG_HASH], uint64_t size,
+                  struct vg_intake **ret);
+/* The next leaf. Nobody sees any of it before all has come and is what the id says: then 1, and
+   whoever holds the content has all its leaves. -EBADMSG; -EINVAL: not the next leaf; -ENOSPC. */
+int vg_intake_write(struct vg_intake *in, uint64_t off, const void *data, size_t n);
+void vg_intake_free(struct vg_intake *in);
+/* A complete content of the tenant's own: a descriptor for reading, the caller's. -ENOENT. */
+int vg_cache_open_id(struct vg_cache *c, const uint8_t id[VG_HASH], uint64_t size);
+
 /* Objects held are never evicted. Returns how much is used after evicting down to the limit. */
 uint64_t vg_cache_trim(struct vg_cache *c);
 /* There is no room even after evicting: new tasks had better go elsewhere. Those that run may
