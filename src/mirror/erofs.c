@@ -111,6 +111,9 @@ static bool good(const struct vg_erofs *e, const struct vg_erofs_node *n) {
             return false;
         break;
     case S_IFDIR:
+        if (n->redirect && (n->opaque || strlen(n->redirect) > PATH_MAX))
+            return false;
+        break;
     case S_IFIFO:
     case S_IFSOCK:
         break;
@@ -153,13 +156,14 @@ static int push(struct vg_erofs *e, struct node *n, const char *name, const char
 int vg_erofs_add(struct vg_erofs *e, const struct vg_erofs_node *n, uint32_t *ret) {
     if (!good(e, n))
         return -EINVAL;
-    const char *extra = S_ISLNK(n->mode) ? n->target : n->size ? n->redirect : NULL;
+    const char *extra = S_ISLNK(n->mode) ? n->target : n->redirect;
+    bool has_redirect = S_ISDIR(n->mode) ? n->redirect != NULL : S_ISREG(n->mode) && n->size;
     struct node c = {
         .parent = n->parent,
         .name_len = e->n ? n->name_len : 0,
-        .extra_len = (uint16_t)(S_ISLNK(n->mode)              ? n->target_len
-                                : S_ISREG(n->mode) && n->size ? strlen(n->redirect)
-                                                              : 0),
+        .extra_len = (uint16_t)(S_ISLNK(n->mode) ? n->target_len
+                                : has_redirect   ? strlen(n->redirect)
+                                                 : 0),
         .size = S_ISREG(n->mode) ? n->size : n->target_len,
         .mtime = n->mtime,
         .mode = n->mode,
@@ -207,6 +211,8 @@ static uint32_t xattrs_of(const struct node *n) {
     if (S_ISREG(n->mode) && n->size)
         return XATTR_HEAD + xattr_bytes(LEN(METACOPY), 0) +
                xattr_bytes(LEN(REDIRECT), n->extra_len);
+    if (S_ISDIR(n->mode) && n->extra_len)
+        return XATTR_HEAD + xattr_bytes(LEN(REDIRECT), n->extra_len);
     return n->opaque ? XATTR_HEAD + xattr_bytes(LEN(OPAQUE), 1) : 0;
 }
 
@@ -402,7 +408,9 @@ static void put_inode(const struct vg_erofs *e, uint32_t number, uint8_t *image)
         q = put_xattr(q, METACOPY, NULL, 0);
         q = put_xattr(q, REDIRECT, text(e, n->extra), n->extra_len);
         vg_le_put32(p + INODE_BYTES + x, HOLE);
-    } else if (n->opaque)
+    } else if (S_ISDIR(n->mode) && n->extra_len)
+        put_xattr(q, REDIRECT, text(e, n->extra), n->extra_len);
+    else if (n->opaque)
         put_xattr(q, OPAQUE, "y", 1);
     if (S_ISDIR(n->mode) || S_ISLNK(n->mode))
         put_data(e, n, image, p + INODE_BYTES + x);

@@ -15,8 +15,10 @@
 struct vg_erofs_node {
     uint32_t parent; /* number of the folder it lies in; the root's is itself */
     const char *name;
-    const char *target;   /* links */
-    const char *redirect; /* files with content: where it lies in the data-only layer */
+    const char *target; /* links */
+    /* Files with content: where it lies in a layer below. Folders, may be NULL: which folder of the
+       layers below shows through, besides the one of the same path. Absolute, of that layer. */
+    const char *redirect;
     uint16_t name_len, target_len;
     uint64_t size; /* files */
     int64_t mtime; /* nanoseconds since 1970 */

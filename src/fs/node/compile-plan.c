@@ -1,7 +1,14 @@
 /* Plans of images.
 
    Items lie in the order of a walk in breadth: a folder's entries one after another, sorted, and
-   every folder before what lies in it. So backwards is bottom-up. */
+   every folder before what lies in it. So backwards is bottom-up.
+
+   A folder of which the image shows every name is opaque: the kernel then asks FUSE neither for
+   names that are there nor for names that are not. For that, what cannot be shown by itself is
+   shown as a way to the same path of the FUSE view: files whose content is not here, and folders
+   that are not known or change. Only folders of the system are treated like that, whose files do
+   not change under a running task; in others what is not complete is left out, and what is left out
+   falls through. */
 #include "fs/node/compile-plan.h"
 #include "base/mem.h"
 #include "mirror/erofs.h"
@@ -11,6 +18,7 @@
 
 #define ITEMS_MAX (1u << 20)
 #define NONE UINT32_MAX
+#define PATH_BYTES 4096u
 
 struct vg_plan_item {
     uint64_t node; /* the view's number */
@@ -23,8 +31,11 @@ struct vg_plan_item {
     struct vg_mstat st;
     uint32_t uid, gid; /* as the kernel shall see them */
     uint8_t id[VG_HASH];
-    bool has_id, left_out, worth, complete;
-    char redirect[80]; /* "/xx/name" */
+    bool has_id, wanted; /* wanted: somebody opened it */
+    bool left_out, worth, complete;
+    bool steady, full; /* of the system; and does not change: its files are shown in any case */
+    bool through;      /* a way to the same path of the view */
+    char redirect[80]; /* "/xx/name" in the cache */
 };
 
 void vg_plan_done(struct vg_plan *p) {
@@ -58,18 +69,38 @@ static bool restless(const struct env_node *n, uint64_t now) {
     return n->dir->changed_usec && now - n->dir->changed_usec < VG_RESTLESS_USEC;
 }
 
-/* May it be in an image at all? Devices are whiteouts to overlayfs; what has extended attributes,
-   is refused, secret or somebody else's is FUSE's business. */
-static bool suits(const struct vg_env *e, const struct env_node *n) {
-    if (n->flags & (VG_DE_DENIED | VG_DE_SECRET | VG_DE_OTHER | VG_DE_EMPTY | VG_DE_XATTR))
+/* Nobody but the machine's owner changes it, and he seldom does. A person's own folder is not of
+   the system even where that person is root. */
+static bool is_system(const struct vg_plan *p, const struct vg_plan_item *i) {
+    if (i->st.uid != 0 || (i->st.mode & 022))
+        return false;
+    if (p->n == 0)
+        return true;
+    const struct vg_plan_item *up = &p->item[i->parent];
+    bool top = i->parent == 0 && i->name_len == 4;
+    const char *name = text(p, i->name);
+    return up->steady && !(top && (!memcmp(name, "root", 4) || !memcmp(name, "home", 4)));
+}
+
+#define NO_CONTENT (VG_DE_DENIED | VG_DE_SECRET)
+#define ALWAYS_EMPTY (VG_DE_OTHER | VG_DE_EMPTY)
+
+/* May it be in an image at all? Devices are whiteouts to overlayfs; extended attributes are told by
+   FUSE. `steady`: the folder it lies in is the system's. */
+static bool suits(const struct vg_env *e, const struct env_node *n, bool steady) {
+    if (n->flags & VG_DE_XATTR)
         return false;
     switch (n->st.mode & S_IFMT) {
     case S_IFDIR:
-        return proven(e, n);
+        return steady || (proven(e, n) && !(n->flags & (NO_CONTENT | ALWAYS_EMPTY)));
     case S_IFLNK:
         return n->target_len > 0;
     case S_IFREG: /* one that was never wanted has no content here */
-        return n->st.nlink > 0 && (n->st.size == 0 || n->file);
+        return n->st.nlink > 0 &&
+               (steady || (!(n->flags & NO_CONTENT) && (n->st.size == 0 || n->file)));
+    case S_IFIFO:
+    case S_IFSOCK:
+        return steady;
     default:
         return false;
     }
@@ -108,7 +139,8 @@ static int add_item(struct vg_plan *p, struct vg_env *e, struct env_node *n, uin
     if (!grown)
         return -ENOMEM;
     p->item = grown;
-    const struct vg_mstat *st = S_ISDIR(n->st.mode) ? &n->dir->st : &n->st;
+    bool known = S_ISDIR(n->st.mode) && proven(e, n) && !(n->flags & (NO_CONTENT | ALWAYS_EMPTY));
+    const struct vg_mstat *st = known ? &n->dir->st : &n->st;
     struct vg_plan_item i = {.node = n->number,
                              .parent = parent,
                              .folder = NONE,
@@ -118,16 +150,20 @@ static int add_item(struct vg_plan *p, struct vg_env *e, struct env_node *n, uin
                              .st = *st,
                              .uid = vg_fs_id_out(&e->conf.ids, st->uid),
                              .gid = vg_fs_id_out(&e->conf.ids, st->gid),
+                             .wanted = n->file && !(n->flags & NO_CONTENT),
+                             .complete = n->flags & ALWAYS_EMPTY,
                              .has_id = n->flags & VG_DE_ID};
     memcpy(i.id, n->id, VG_HASH);
     int r = keep_text(p, n->name, i.name_len, &i.name);
     if (r == 0)
         r = keep_text(p, n->target, i.target_len, &i.target);
-    if (r == 0 && S_ISDIR(n->st.mode))
+    if (r == 0 && known)
         r = add_folder(p, n, &i, now, &i.folder);
-    if (r == 0)
-        p->item[p->n++] = i;
-    return r;
+    if (r < 0)
+        return r;
+    i.steady = known && is_system(p, &i);
+    p->item[p->n++] = i;
+    return 0;
 }
 
 /* The entries of the folder that item `at` is. */
@@ -135,9 +171,11 @@ static int add_kids(struct vg_plan *p, struct vg_env *e, uint32_t at, uint64_t n
     const struct vg_plan_folder *f = &p->folder[p->item[at].folder];
     struct env_node *n = vg_env_node(e, f->number);
     bool only_folders = f->restless, all = !only_folders;
+    bool steady = p->item[at].steady && all;
+    p->item[at].full = steady;
     for (uint32_t k = 0; k < n->dir->n; k++) {
         struct env_node *kid = n->dir->kid[k];
-        if (!suits(e, kid) || (only_folders && !S_ISDIR(kid->st.mode))) {
+        if (!suits(e, kid, steady) || (only_folders && !S_ISDIR(kid->st.mode))) {
             all = false;
             continue;
         }
@@ -218,7 +256,8 @@ static int find_same(struct vg_plan *p, uint32_t at) {
         return vg_map_put_u64(&p->by_inode, key, (void *)(uintptr_t)(at + 2));
     uint32_t same = (uint32_t)((uintptr_t)other - 2);
     const struct vg_mstat *a = &p->item[same].st, *b = &i->st;
-    if (a->dev == b->dev && a->ino == b->ino && a->ctime == b->ctime && a->size == b->size)
+    if (a->dev == b->dev && a->ino == b->ino && a->ctime == b->ctime && a->size == b->size &&
+        p->item[same].through == i->through)
         i->same = same;
     return 0;
 }
@@ -229,11 +268,13 @@ int vg_plan_complete(struct vg_plan *p, const uint8_t machine[VG_MID], struct vg
         struct vg_plan_item *i = &p->item[at];
         if (!S_ISREG(i->st.mode))
             continue;
-        int r = i->st.size ? find_content(p, i, machine, cache, max_bytes) : 0;
-        if (r == 0) {
-            p->files++;
+        int r = !i->st.size ? 0
+                : i->wanted ? find_content(p, i, machine, cache, max_bytes)
+                            : -ENOENT;
+        p->files += r == 0;
+        i->through = r == -ENOENT && p->item[i->parent].full;
+        if (r == 0 || i->through)
             r = find_same(p, at);
-        }
         if (r < 0 && r != -ENOENT)
             return r;
         i->left_out = r < 0;
@@ -243,23 +284,50 @@ int vg_plan_complete(struct vg_plan *p, const uint8_t machine[VG_MID], struct vg
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* Bottom-up: which folders have anything in them, and which have everything. */
+/* Bottom-up: which folders have anything in them, and of which every name. */
 static void settle(struct vg_plan *p) {
     for (size_t at = p->n; at-- > 1;) {
         struct vg_plan_item *i = &p->item[at], *up = &p->item[i->parent];
-        if (S_ISDIR(i->st.mode) && !i->worth && !i->complete)
-            i->left_out = true;
-        if (i->left_out || (S_ISDIR(i->st.mode) && !i->complete))
+        bool folder = S_ISDIR(i->st.mode);
+        if (i->left_out && !folder)
             up->complete = false;
-        if (!i->left_out)
+        if (folder ? i->worth || (i->complete && i->folder != NONE) : !i->left_out && !i->through)
             up->worth = true;
     }
+    for (size_t at = 1; at < p->n; at++) { /* and down again: what leads to nothing, goes */
+        struct vg_plan_item *i = &p->item[at], *up = &p->item[i->parent];
+        if (!S_ISDIR(i->st.mode)) {
+            i->left_out |= up->left_out || (i->through && !up->complete);
+            continue;
+        }
+        i->left_out = up->left_out || (!i->worth && !up->complete);
+        i->through = up->complete && !i->complete;
+    }
+}
+
+/* The absolute path in the view; false: too long for a redirect. */
+static bool path_of(const struct vg_plan *p, uint32_t at, char out[PATH_BYTES]) {
+    size_t n = PATH_BYTES - 1;
+    out[n] = '\0';
+    for (; at; at = p->item[at].parent) {
+        const struct vg_plan_item *i = &p->item[at];
+        if (n < (size_t)i->name_len + 1)
+            return false;
+        n -= i->name_len;
+        memcpy(out + n, text(p, i->name), i->name_len);
+        out[--n] = '/';
+    }
+    memmove(out, out + n, PATH_BYTES - n);
+    return true;
 }
 
 static int write_item(struct vg_plan *p, struct vg_erofs *e, uint32_t at) {
     struct vg_plan_item *i = &p->item[at];
     const struct vg_plan_item *up = &p->item[i->parent];
     const char *name = text(p, i->name);
+    char path[PATH_BYTES];
+    if (i->through && !path_of(p, at, path))
+        return -ENAMETOOLONG;
     if (i->same != NONE && !p->item[i->same].left_out)
         return vg_erofs_link(e, up->number, name, i->name_len, p->item[i->same].number);
     const struct vg_erofs_node n = {
@@ -268,14 +336,16 @@ static int write_item(struct vg_plan *p, struct vg_erofs *e, uint32_t at) {
         .name_len = i->name_len,
         .target = text(p, i->target),
         .target_len = i->target_len,
-        .redirect = i->redirect,
+        .redirect = i->through       ? path
+                    : i->redirect[0] ? i->redirect
+                                     : NULL,
         .size = i->st.size,
         .mtime = i->st.mtime,
         .mode = i->st.mode,
         .uid = i->uid,
         .gid = i->gid,
         .nlink = i->st.nlink ? i->st.nlink : 1,
-        .opaque = i->complete && !(at && up->complete),
+        .opaque = i->complete,
     };
     return vg_erofs_add(e, &n, &i->number);
 }

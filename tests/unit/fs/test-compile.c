@@ -25,6 +25,7 @@ static struct vg_links *links;
 static struct vg_cache *cache;
 static struct vg_env *env;
 static struct vg_compile *compile;
+static uint32_t owner = 7; /* of everything */
 
 static const char *in(const char *name) {
     static char path[8][256];
@@ -58,7 +59,7 @@ static struct vg_mstat stat_of(uint64_t object, uint32_t mode, uint64_t size) {
                              .ctime = (int64_t)size,
                              .mode = mode,
                              .nlink = 1,
-                             .uid = 7,
+                             .uid = owner,
                              .gid = 8};
 }
 
@@ -146,6 +147,12 @@ static void setup(void) {
     cr_assert_eq(vg_compile_new(&pc, &compile, &err), 0, "%s", err.msg);
 }
 
+/* Folders that are root's are the system's: all their names are in the image. */
+static void setup_system(void) {
+    owner = 0;
+    setup();
+}
+
 static void teardown(void) {
     if (!compile)
         return;
@@ -222,8 +229,7 @@ static size_t entries(const char *path) {
 
 /* ---- properties ------------------------------------------------------------------------------ */
 
-Test(compile, complete_files_are_opened_without_fuse_and_the_rest_falls_through, .init = setup,
-     .fini = teardown) {
+static void check_falling_through(void) {
     struct stat st;
     tell_all();
     struct vg_image *i = compiled();
@@ -237,7 +243,7 @@ Test(compile, complete_files_are_opened_without_fuse_and_the_rest_falls_through,
     cr_assert_eq(stat(in("o/usr/bin/tool"), &st), 0);
     cr_assert(st.st_mode == (S_IFREG | 04755) && st.st_size == 5 && st.st_mtim.tv_sec == 1005 &&
               st.st_mtim.tv_nsec == 42);
-    cr_assert_eq(st.st_uid, vg_fs_id_out(&(struct vg_fs_ids){3}, 7));
+    cr_assert_eq(st.st_uid, vg_fs_id_out(&(struct vg_fs_ids){3}, owner));
     cr_assert_eq(stat(in("o/usr/bin/other"), &st), 0, "what is not complete is FUSE's");
     cr_assert_eq(st.st_size, 7);
     cr_assert_eq(entries("o/usr/bin"), 4);
@@ -253,8 +259,16 @@ Test(compile, complete_files_are_opened_without_fuse_and_the_rest_falls_through,
     vg_image_unref(i);
 }
 
-Test(compile, a_folder_that_changed_makes_the_image_untrue_and_is_then_left_out, .init = setup,
+Test(compile, complete_files_are_opened_without_fuse_and_the_rest_falls_through, .init = setup,
      .fini = teardown) {
+    check_falling_through();
+}
+
+Test(compile, the_same_holds_for_folders_of_the_system, .init = setup_system, .fini = teardown) {
+    check_falling_through();
+}
+
+static void check_changes(void) {
     tell_all();
     struct vg_image *i = compiled();
     cr_assert_not_null(i);
@@ -286,6 +300,56 @@ Test(compile, a_folder_that_changed_makes_the_image_untrue_and_is_then_left_out,
     struct vg_compile_stat st;
     vg_compile_stats(compile, &st);
     cr_assert(st.images == 2 && st.refused == 2 && st.taken == 4);
+}
+
+Test(compile, a_folder_that_changed_makes_the_image_untrue_and_is_then_left_out, .init = setup,
+     .fini = teardown) {
+    check_changes();
+}
+
+Test(compile, a_folder_of_the_system_may_change_too, .init = setup_system, .fini = teardown) {
+    check_changes();
+}
+
+Test(compile, ways_lead_through_to_fuse, .init = setup_system, .fini = teardown) {
+    struct stat st;
+    tell_all();
+    TELL(LIB, {"a", LIB_A, S_IFREG | 0644, 3},
+         {"denied", 93, S_IFREG | 0644, 9, NULL, VG_DE_DENIED},
+         {"dev", 94, S_IFDIR | 0755, 1, NULL, VG_DE_EMPTY}, {"unknown", 95, S_IFDIR | 0711, 1});
+    struct vg_image *i = compiled();
+    cr_assert_not_null(i);
+    mount_root(i);
+    bring(OTHER, "content");
+    expect_text("o/usr/bin/other", "content");
+    cr_assert_eq(opens(), 1, "it was not complete when the image was made");
+    expect_text("o/usr/lib/a", "aaa");
+    cr_assert_eq(opens(), 1);
+    cr_assert_eq(entries("o/usr/lib/dev"), 0);
+    cr_assert_eq(stat(in("o/usr/lib/unknown"), &st), 0);
+    cr_assert_eq(st.st_mode, S_IFDIR | 0711);
+    TELL(95, {"x", 96, S_IFREG | 0644, 1}, {"y", 97, S_IFDIR | 0755, 1});
+    TELL(97, {"z", 98, S_IFLNK | 0777, 1, "."});
+    cr_assert_eq(entries("o/usr/lib/unknown"), 2);
+    cr_assert_eq(entries("o/usr/lib/unknown/y"), 1);
+    cr_assert(stat(in("o/usr/lib/nothing"), &st) < 0 && errno == ENOENT);
+    Vg__Mr__Fail no = VG__MR__FAIL__INIT;
+    no.object = 93;
+    no.errno_ = EACCES;
+    no.text = "refused";
+    vg_env_fail(env, &no);
+    cr_assert(open(in("o/usr/lib/denied"), O_RDONLY) < 0 && errno == EACCES);
+    cr_assert_eq(stat(in("o/usr/lib/denied"), &st), 0);
+    cr_assert_eq(st.st_size, 9);
+    /* What a task makes of such files and folders is its own. */
+    cr_assert_eq(rename(in("o/usr/bin/other"), in("o/usr/lib/unknown/other")), 0);
+    expect_text("o/usr/lib/unknown/other", "content");
+    cr_assert_eq(mkdir(in("o/usr/lib/unknown/made"), 0755), 0);
+    cr_assert_eq(rename(in("o/usr/lib/unknown"), in("o/usr/moved")), 0);
+    cr_assert_eq(entries("o/usr/moved"), 4);
+    cr_assert_eq(entries("fuse/usr/lib/unknown"), 2);
+    unmount_root();
+    vg_image_unref(i);
 }
 
 Test(compile, another_life_of_the_service_proves_the_image_again, .init = setup, .fini = teardown) {

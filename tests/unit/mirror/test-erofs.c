@@ -107,6 +107,12 @@ Test(erofs, bad_nodes_are_refused) {
     cr_assert_eq(vg_erofs_add(e, &n, &at), -EINVAL, "a device is a whiteout to overlayfs");
     n.mode = S_IFLNK;
     cr_assert_eq(vg_erofs_add(e, &n, &at), -EINVAL, "a link to nothing");
+    n.mode = S_IFDIR;
+    n.redirect = "/elsewhere";
+    n.opaque = true;
+    cr_assert_eq(vg_erofs_add(e, &n, &at), -EINVAL, "hidden and shown at once");
+    n.redirect = NULL;
+    n.opaque = false;
     cr_assert_eq(vg_erofs_link(e, 0, "z", 1, 0), -EINVAL, "a folder has one name");
     uint32_t folder = add(e, 0, "d", S_IFDIR | 0755, NULL, 0);
     add(e, folder, "x", S_IFDIR | 0755, NULL, 0);
