@@ -9,6 +9,7 @@ import tempfile
 import threading
 
 import pytest
+from hosts import far_world
 from virga import BIN, wait_for
 
 TRY = BIN.parent / "tests" / "fs" / "mirror-try"
@@ -144,3 +145,43 @@ def test_an_edit_before_a_run_is_seen_whatever_was_compiled(tree):
     assert lines == want
     compiled = said[-1]["compiled"]
     assert compiled["taken"] >= 3, f"the folder beside the moving one was not compiled: {compiled}"
+
+
+# ---- with a cloud ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def far():
+    if os.geteuid() != 0 or not shutil.which("ip") or not os.path.exists("/dev/fuse"):
+        pytest.skip("hosts need root, ip and FUSE")
+    network = far_world()
+    yield network
+    network.control.virga("down")
+    network.close()
+
+
+def compiled_of(node):
+    """What the node's file daemon says of its images."""
+    daemons = node.json("node", "cache")
+    return [m["compiled"] for d in daemons for m in d.get("machines", [])][0]
+
+
+def test_tasks_from_another_host_run_on_the_image_as_they_do_without(far):
+    node, laptop = far.nodes[0], far.laptop
+    plant(laptop.path("/opt/only-here/planted"))
+    command = ["python3", "-c", LOOK, "/opt/only-here/planted"]
+    want = json.loads(laptop.plain(*command).stdout)
+    for run in range(6):
+        done = laptop.vrun(*command)
+        assert done.returncode == 0, done.stderr
+        got = json.loads(done.stdout)
+        assert {k: (want.get(k), got.get(k)) for k in {*want, *got} if want.get(k) != got.get(k)} == {}, f"run {run}"
+        wait_for("an image", lambda: compiled_of(node)["images"] > 0 or compiled_of(node)["unable"])
+    said = compiled_of(node)
+    if said["unable"]:
+        pytest.skip("this kernel does not mount EROFS from files")
+    assert said["taken"] >= 2, said
+    # A command without a trace runs on FUSE, so that what it uses is seen.
+    taken = said["taken"]
+    assert laptop.vrun("cat", "/opt/only-here/file").stdout == b"from the laptop\n"
+    assert compiled_of(node)["taken"] == taken
