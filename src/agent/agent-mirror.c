@@ -110,6 +110,8 @@ void vg_fslink_on_link(struct vg_agent *a, const Vg__Pb__MirrorLink *m) {
     struct vg_agent_task *t = vg_tasks_get(a, m->task_id);
     if (!s)
         return;
+    vg_debug("task=%016llx link attempt=%u known=%d", (unsigned long long)m->task_id, m->attempt,
+             t != NULL);
     bool fits = m->who && m->machine.len == VG_MID && a->n_mirror_links < VG_AGENT_LINKS_MAX;
     if (!fits || !t || t->attempt != m->attempt || t->state == VG_AT_EXITED || a->stopping) {
         vg_stream_free(s, fits ? VG_NOT_FOUND : VG_NO_CAPACITY);

@@ -144,6 +144,7 @@ void vg_api_mirror_offer(struct vg_call *call) {
     }
     vg_peer_ok(call->peer, call->req, NULL);
     struct vg_job *j = vg_job_get(c, task);
+    vg_debug("task=%016llx files offered known=%d", (unsigned long long)task, j != NULL);
     if (j)
         vg_mlink_join(j);
 }
@@ -165,6 +166,7 @@ static struct offer *offer_for(struct vg_job *j) {
 
 static void link_done(void *user) {
     struct link *l = user;
+    vg_debug("task=%016llx link over", (unsigned long long)l->task);
     vg_list_remove(&l->in_all);
     free(l);
 }
@@ -262,6 +264,7 @@ void vg_mlink_join(struct vg_job *j) {
         return; /* it waits on */
     struct vg_stream *down = vg_take_ptr(o->stream);
     offer_drop(j->ctl, j->task->id, VG_OK);
+    vg_debug("task=%016llx linked to node=%s", (unsigned long long)l->task, a->node->name);
     tell_agent(j, a, l);
     if (l->wide)
         vg_stream_widen(down, VG_LINK_WIDTH);
