@@ -27,7 +27,8 @@ struct bringing { /* a link on its way */
     struct vg_fsd_conf conf;
     char node[64];
     struct vg_fsd_task task;
-    int fd; /* owned: the daemon's end */
+    bool peer; /* from the user's daemon on another node */
+    int fd;    /* owned: the daemon's end */
     struct vg_err err;
     int result;
 };
@@ -46,7 +47,9 @@ static void bring(uv_work_t *work) {
     struct bringing *b = work->data;
     vg_auto_fd int daemon = -1;
     b->result = vg_fsd_connect(&b->conf, &daemon, &b->err);
-    if (b->result >= 0)
+    if (b->result >= 0 && b->peer)
+        b->result = vg_fsd_send(daemon, VG_FSD_PEER, NULL, 0, &b->fd, 1);
+    else if (b->result >= 0)
         b->result = vg_fsd_send(daemon, VG_FSD_LINK, &b->task, sizeof(b->task), &b->fd, 1);
 }
 
@@ -89,6 +92,7 @@ static int begin(struct vg_agent *a, const Vg__Pb__MirrorLink *m, struct vg_stre
     b->conf.node = b->node;
     b->task = (struct vg_fsd_task){.task = m->task_id, .attempt = m->attempt};
     memcpy(b->task.machine, m->machine.data, sizeof(b->task.machine));
+    b->peer = m->peer;
     b->fd = pair[1];
     b->work.data = b;
     vg_stream_widen(s, VG_AGENT_LINK_WIDTH);
@@ -113,7 +117,8 @@ void vg_fslink_on_link(struct vg_agent *a, const Vg__Pb__MirrorLink *m) {
     vg_debug("task=%016llx link attempt=%u known=%d", (unsigned long long)m->task_id, m->attempt,
              t != NULL);
     bool fits = m->who && m->machine.len == VG_MID && a->n_mirror_links < VG_AGENT_LINKS_MAX;
-    if (!fits || !t || t->attempt != m->attempt || t->state == VG_AT_EXITED || a->stopping) {
+    bool runs = t && t->attempt == m->attempt && t->state != VG_AT_EXITED;
+    if (!fits || !(runs || m->peer) || a->stopping) {
         vg_stream_free(s, fits ? VG_NOT_FOUND : VG_NO_CAPACITY);
         return;
     }

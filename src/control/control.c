@@ -208,6 +208,7 @@ int vg_control_start(struct vg_control *c, uv_loop_t *loop, const struct vg_cont
     vg_list_init(&c->ripe);
     vg_list_init(&c->news);
     vg_list_init(&c->links);
+    vg_list_init(&c->peers_of);
     c->started_usec = c->pruned_usec = c->saved_usec = vg_now_usec();
     c->conf_named = opts->config != NULL;
     vg_random(&c->log_round, sizeof c->log_round);

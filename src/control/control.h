@@ -48,6 +48,8 @@ struct vg_control {
     struct vg_map schedules; /* id -> struct vg_schedule, owned */
     struct vg_map offers;    /* task id -> struct offer of mirror.c, owned */
     struct vg_list links;    /* mirror.c's */
+    struct vg_map places;    /* user -> struct places of mirror-peer.c, owned */
+    struct vg_list peers_of; /* mirror-peer.c's links between nodes */
     struct vg_list news;    /* struct vg_job.news: heads whose watchers hear of their counts soon */
     struct vg_list ripe;    /* struct vg_edge.on_target: what they wait for has ended */
     bool ripening;          /* they are being dealt with */

@@ -14,6 +14,7 @@
 #include "control/api.h"
 #include "control/env.h"
 #include "control/job.h"
+#include "control/mirror-peer.h"
 #include "control/nodes.h"
 #include "control/peer.h"
 #include "control/place.h"
@@ -266,6 +267,7 @@ void vg_mlink_join(struct vg_job *j) {
     offer_drop(j->ctl, j->task->id, VG_OK);
     vg_debug("task=%016llx linked to node=%s", (unsigned long long)l->task, a->node->name);
     tell_agent(j, a, l);
+    vg_mpeer_used(j, a);
     if (l->wide)
         vg_stream_widen(down, VG_LINK_WIDTH);
     if (vg_pump_streams(down, l->up, link_done, l) < 0)
@@ -396,6 +398,7 @@ void vg_mlink_resume(struct vg_control *c) {
 void vg_mlink_tick(struct vg_control *c) {
     uint64_t now = vg_now_usec();
     look_at_offers(c, now);
+    vg_mpeer_tick(c);
     vg_list_for_each_safe (it, &c->links) {
         struct link *l = vg_list_entry(it, struct link, in_all);
         const struct vg_job *j = vg_job_get(c, l->task);
@@ -412,6 +415,7 @@ void vg_mlink_done(struct vg_control *c) {
     vg_map_for_each (s, &c->offers)
         offer_free(s->value, VG_LOST);
     vg_map_done(&c->offers);
+    vg_mpeer_done(c);
     vg_list_for_each_safe (it, &c->links)
         link_done(vg_list_entry(it, struct link, in_all));
 }

@@ -16,6 +16,7 @@ enum vg_fsd_kind {
     VG_FSD_ENDED,    /* the command has ended: send its trace; no answer */
     VG_FSD_STATUS,   /* answered by STATUS_TEXT: JSON */
     VG_FSD_STOP,     /* the node goes down: leave now, or as soon as no task holds a view */
+    VG_FSD_PEER,     /* one stream socket: to this user's daemon on another node; no answer */
     /* from fsd */
     VG_FSD_MOUNTS = 32, /* vg_fsd_mounts + descriptors */
     VG_FSD_FAILED,      /* vg_fsd_failed */

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "fs/node/env-int.h"
+#include "fs/node/peer.h"
 
 #include <errno.h>
 #include <string.h>
@@ -85,27 +86,49 @@ static void on_request(void *user, struct vg_fuse_req *r) {
     vg_env_request(&c);
 }
 
-/* Objects whose content is here already: the service need not push it. Without the lock. */
-static void send_skip(struct vg_env *e, const struct vg_dirrec *rec) {
-    vg_auto_free uint64_t *have = vg_alloc(sizeof(*have) * SKIP_BATCH);
+/* The service need not push these. */
+static void send_skip(struct vg_env *e, const uint64_t *object, size_t n) {
     Vg__Mr__Skip skip = VG__MR__SKIP__INIT;
     Vg__Mr__Msg msg = VG__MR__MSG__INIT;
+    skip.object = (uint64_t *)object;
+    skip.n_object = n;
+    msg.body_case = VG__MR__MSG__BODY_SKIP;
+    msg.skip = &skip;
+    if (n)
+        vg_links_send(e->conf.links, &msg); /* without a link there is nothing to skip */
+}
+
+static void on_peer_has(void *user, const uint64_t *object, size_t n) {
+    send_skip(user, object, n);
+}
+
+static bool worth_asking(const struct vg_dirent *d) {
+    return d->id && d->st.size >= VG_PEER_FILE_MIN && d->st.size <= VG_PEER_FILE_MAX;
+}
+
+/* Of a folder that was pushed: what is here already need not be; what is not may be on another node
+   of this user. Without the lock. */
+static void look_around(struct vg_env *e, const struct vg_dirrec *rec) {
+    vg_auto_free uint64_t *have = vg_alloc(sizeof(*have) * SKIP_BATCH);
+    vg_auto_free struct vg_peer_file *lack =
+        e->conf.peers ? vg_alloc(sizeof(*lack) * VG_PEER_FILES) : NULL;
     struct vg_dirent d;
-    size_t at = 0;
-    while (have && skip.n_object < SKIP_BATCH && vg_dirrec_next(rec, &at, &d)) {
+    size_t at = 0, n = 0, n_lack = 0;
+    while (have && n < SKIP_BATCH && vg_dirrec_next(rec, &at, &d)) {
         uint8_t stamp[VG_HASH];
         if (!S_ISREG(d.st.mode) || !d.st.size || (d.flags & (VG_DE_DENIED | VG_DE_SECRET)))
             continue;
         vg_stamp(e->conf.machine, &d.st, stamp);
-        if (vg_cache_has(e->conf.cache, stamp, d.id))
-            have[skip.n_object++] = d.object;
+        if (vg_cache_has(e->conf.cache, stamp, d.id)) {
+            have[n++] = d.object;
+        } else if (lack && n_lack < VG_PEER_FILES && worth_asking(&d)) {
+            lack[n_lack] = (struct vg_peer_file){.object = d.object, .size = d.st.size};
+            memcpy(lack[n_lack++].id, d.id, VG_HASH);
+        }
     }
-    if (!skip.n_object)
-        return;
-    skip.object = have;
-    msg.body_case = VG__MR__MSG__BODY_SKIP;
-    msg.skip = &skip;
-    vg_links_send(e->conf.links, &msg); /* without a link there is nothing to skip */
+    send_skip(e, have, n);
+    if (n_lack)
+        vg_peers_ask(e->conf.peers, lack, n_lack, on_peer_has, e);
 }
 
 bool vg_env_dir(struct vg_env *e, uint64_t req, const struct vg_dirrec *rec) {
@@ -132,7 +155,7 @@ bool vg_env_dir(struct vg_env *e, uint64_t req, const struct vg_dirrec *rec) {
     pthread_mutex_unlock(&e->lock);
     vg_env_run(e, &waits);
     if (ours && !req && !keeps)
-        send_skip(e, rec);
+        look_around(e, rec);
     return ours;
 }
 
@@ -284,6 +307,8 @@ int vg_env_new(const struct vg_view_conf *conf, const struct vg_mstat *root, str
 void vg_env_free(struct vg_env *e) {
     if (!e)
         return;
+    if (e->conf.peers)
+        vg_peers_forget(e->conf.peers, e);
     if (e->fuse)
         vg_fuse_abort(e->fuse);
     vg_env_notifier_stop(e);

@@ -3,6 +3,7 @@
 #include "base/list.h"
 #include "fs/fsd.h"
 #include "fs/node/machine.h"
+#include "fs/node/peer.h"
 
 #include <pthread.h>
 
@@ -30,6 +31,7 @@ struct fsd {
     bool no_passthrough, no_erofs;
     uint8_t daemon[VG_MID];
     struct vg_cache *cache;
+    struct vg_peers *peers;
     int listen, signals;
     bool stopping;
     uint64_t idle_since, ticked;

@@ -124,6 +124,7 @@ static int new_machine(struct fsd *d, const uint8_t id[VG_MID], struct fsd_machi
                                    .ids = {.slot = d->slot},
                                    .node = d->node,
                                    .dir = dir,
+                                   .peers = d->peers,
                                    .cache_dir = d->no_erofs ? NULL : cache,
                                    .no_passthrough = d->no_passthrough,
                                    .wait_limit_usec = d->wait_usec,
@@ -186,6 +187,16 @@ static int on_link(struct fsd *d, const struct vg_fsd_task *t, int *fds, size_t 
     return 0;
 }
 
+static int on_peer(struct fsd *d, int *fds, size_t *n_fds) {
+    if (*n_fds != 1)
+        return -EBADMSG;
+    *n_fds = 0;
+    int r = vg_peers_add(d->peers, fds[0]);
+    if (r < 0 && r != -EBUSY)
+        vg_warn("a link to another node was refused: %s", strerror(-r));
+    return 0;
+}
+
 static int on_task(struct fsd *d, struct fsd_conn *c, const struct vg_fsd_task *t) {
     struct vg_err err = VG_ERR_INIT;
     if (c->holds)
@@ -228,7 +239,7 @@ static int on_barrier(struct fsd_conn *c) {
 }
 
 static char *status_text(struct fsd *d) {
-    struct vg_buf cache = {0};
+    struct vg_buf cache = {0}, peers = {0};
     json_t *machines = json_array();
     size_t tasks = 0;
     for (size_t i = 0; i < d->n_machines; i++) {
@@ -241,7 +252,11 @@ static char *status_text(struct fsd *d) {
     if (vg_cache_json(d->cache, &cache) >= 0)
         json_object_set_new(j, "cache",
                             json_loadb((char *)vg_buf_data(&cache), vg_buf_len(&cache), 0, NULL));
+    if (vg_peers_json(d->peers, &peers) >= 0)
+        json_object_set_new(j, "peers",
+                            json_loadb((char *)vg_buf_data(&peers), vg_buf_len(&peers), 0, NULL));
     vg_buf_done(&cache);
+    vg_buf_done(&peers);
     char *text = j ? json_dumps(j, JSON_COMPACT) : NULL;
     json_decref(j);
     return text;
@@ -276,6 +291,8 @@ int vg_fsd_packet(struct fsd *d, struct fsd_conn *c, const struct vg_fsd_head *h
         return 0;
     case VG_FSD_STATUS:
         return on_status(d, c);
+    case VG_FSD_PEER:
+        return on_peer(d, fds, n_fds);
     case VG_FSD_STOP:
         d->stopping = true;
         return 0;

@@ -192,7 +192,10 @@ static int make_place(struct fsd *d, struct vg_err *err) {
                                  .max_bytes = d->cache_bytes,
                                  .public_dir = public,
                                  .wait_usec = CACHE_WAIT_USEC};
-    return vg_cache_open(&conf, &d->cache, err);
+    r = vg_cache_open(&conf, &d->cache, err);
+    if (r >= 0 && (r = vg_peers_new(d->cache, &d->peers)) < 0)
+        r = vg_err_sys(err, r, "cannot start the file daemon");
+    return r;
 }
 
 static int open_sockets(struct fsd *d, struct vg_err *err) {
@@ -223,6 +226,7 @@ static void done(struct fsd *d) {
     for (size_t i = 0; i < d->n_machines; i++)
         vg_fsd_machine_free(d->machines[i]);
     free(d->machines);
+    vg_peers_free(d->peers);
     if (d->cache)
         vg_cache_close(d->cache);
     vg_close(&d->signals);

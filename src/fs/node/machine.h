@@ -15,9 +15,11 @@ struct vg_fs_ids { /* client's numbers to what the kernel shall see: the user's 
 uint32_t vg_fs_id_out(const struct vg_fs_ids *ids, uint32_t client_id); /* to the kernel */
 uint32_t vg_fs_id_in(const struct vg_fs_ids *ids, uint32_t kernel_id);  /* from the kernel */
 
+struct vg_peers;
 struct vg_view_conf {
     struct vg_links *links;
     struct vg_cache *cache;
+    struct vg_peers *peers; /* NULL: none */
     struct vg_fs_ids ids;
     uint8_t machine[VG_MID];
     const char *dir; /* a folder of the view's own on the node's disk */
@@ -102,6 +104,7 @@ int vg_proj_flush(struct vg_proj *p);
    while a call to it is on the way. */
 struct vg_machine_conf {
     struct vg_cache *cache; /* borrowed */
+    struct vg_peers *peers; /* borrowed; NULL: none */
     struct vg_fs_ids ids;
     uint8_t machine[VG_MID], daemon[VG_MID];
     const char *node;      /* for messages */

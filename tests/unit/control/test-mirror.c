@@ -43,14 +43,21 @@ static void on_reset(struct vg_stream *s, void *user, enum vg_reason reason) {
 
 static const struct vg_stream_ops end_ops = {.on_data = on_data, .on_reset = on_reset};
 
+static struct end between[2]; /* a link between two nodes, at each */
+
 static void open_far(struct side *s, const Vg__Pb__Envelope *env) {
+    if (env->body_case == BODY(MIRROR_LINK) && env->mirror_link->peer) {
+        struct end *e = &between[s == &second];
+        e->stream = vg_stream_new(s->conn, env->mirror_link->stream, &end_ops, e);
+        return;
+    }
     if (s == &agent && env->body_case == BODY(MIRROR_LINK))
         far.stream = vg_stream_new(s->conn, env->mirror_link->stream, &end_ops, &far);
 }
 
 static void setup(void) {
     world_up(&w, NULL);
-    near = far = (struct end){0};
+    near = far = between[0] = between[1] = (struct end){0};
     side_hook = open_far;
     vg__pb__mirror_spec__init(&mirror);
     mirror.has_machine = 1;
@@ -384,4 +391,46 @@ Test(mirror, a_task_that_the_only_node_refuses_waits_until_it_is_heard_of_again)
         side_send(&agent, &env, NULL, 0);
         expect_start(T1, attempt + 1, true);
     }
+}
+
+static void expect_peer_link(struct side *s) {
+    struct msg m;
+    do {
+        m = side_expect(&w, s, BODY(MIRROR_LINK));
+        bool peer = m.env->mirror_link->peer;
+        cr_assert(!peer || strcmp(m.env->mirror_link->who->user, "root") == 0);
+        msg_done(&m);
+        if (peer)
+            return;
+    } while (true);
+}
+
+Test(mirror, where_a_user_was_before_is_joined_to_where_he_is_now) {
+    play_agent(&w, &agent, "n1", 0, NULL, 0);
+    side_open(&w, &service);
+    side_open(&w, &client);
+    play_run(&client, T1, with_mirror);
+    expect_start(T1, 1, true);
+    offer(T1, machine, NULL);
+    expect_ok();
+    expect_link(T1, 1);
+    cr_assert(!side_has(&agent, BODY(MIRROR_LINK)), "nobody to be joined to");
+    play_agent(&w, &second, "n2", 0, NULL, 0);
+    say_full(T1, 1);
+    struct msg m = side_expect(&w, &second, BODY(START));
+    msg_done(&m);
+    offer(T1, machine, NULL);
+    expect_ok();
+    expect_peer_link(&second);
+    expect_peer_link(&agent);
+    cr_assert(between[0].stream && between[1].stream);
+    cr_assert_eq(vg_stream_send(between[0].stream, "asks", 4), 0);
+    run_until_got(&between[1], 4);
+    cr_assert_eq(vg_stream_send(between[1].stream, "has", 3), 0);
+    run_until_got(&between[0], 3);
+    cr_assert_eq(memcmp(between[0].got, "has", 3), 0);
+    offer(T1, machine, NULL); /* a second link of the same task: they are joined already */
+    expect_ok();
+    side_sync(&w, &agent);
+    cr_assert(!side_has(&agent, BODY(MIRROR_LINK)));
 }
