@@ -8,6 +8,8 @@
 #include <limits.h>
 #include <string.h>
 
+#define CHANGED_MAX 64u /* folders told again before Run; the others are asked for */
+
 static struct vg_cobj *object_at(struct vg_mirror_task *t, const char *path) {
     /* The innermost view that holds it; else the environment. */
     struct vg_cobj *root = NULL;
@@ -67,6 +69,23 @@ static int push_folders(struct vg_mlink *l, const struct vg_trace *t) {
         r = push_above(l, &seen, o);
         if (r == 0 && t->item[i].folder)
             r = push_folder(l, &seen, o);
+    }
+    vg_map_done(&seen);
+    return r;
+}
+
+/* Folders that are no longer as some node was told, few as they are after an edit: their records
+   come before Run, so that nobody has to ask for them. */
+static int push_changed(struct vg_mlink *l) {
+    struct vg_map seen = {0};
+    int r = 0;
+    vg_list_for_each (it, &l->m->peers) {
+        struct vg_mpeer *p = vg_list_entry(it, struct vg_mpeer, link);
+        vg_map_for_each (s, &p->stale) {
+            struct vg_cobj *folder = vg_ctree_get(l->m->tree, s->hash);
+            if (r == 0 && folder && vg_map_len(&seen) < CHANGED_MAX)
+                r = push_folder(l, &seen, folder);
+        }
     }
     vg_map_done(&seen);
     return r;
@@ -184,6 +203,8 @@ void vg_mlink_first_flight(struct vg_mlink *l) {
         r = push_folders(l, &l->task->trace);
         l->pushed = true;
     }
+    if (r == 0 && !l->closed && guess_known)
+        r = push_changed(l);
     if (r == 0 && !l->closed)
         r = say_run(l);
     if (r == 0 && !l->closed && !guess_known)

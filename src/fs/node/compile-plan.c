@@ -350,12 +350,12 @@ static int write_item(struct vg_plan *p, struct vg_erofs *e, uint32_t at) {
     return vg_erofs_add(e, &n, &i->number);
 }
 
-/* Folders that are not in the image need not be as they were. */
+/* Folders that are not in the image need not be as they were, nor those that are but a way. */
 static void forget_folders(struct vg_plan *p) {
     size_t kept = 0;
     for (size_t at = 0; at < p->n; at++) {
         struct vg_plan_item *i = &p->item[at];
-        if (i->folder == NONE || i->left_out)
+        if (i->folder == NONE || i->left_out || (at && !i->worth && !i->complete))
             continue;
         struct vg_plan_folder f = p->folder[i->folder];
         f.parent = at ? p->item[i->parent].folder : 0;
