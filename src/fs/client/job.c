@@ -1,42 +1,17 @@
 /* What is to be sent, in the order of who waits for it; the reading is done by worker threads. */
-#include "fs/client/read.h"
-#include "fs/client/svc.h"
+#include "fs/client/job-int.h"
 
 #include "base/mem.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/xattr.h>
 
 #define TRIES 4
 #define BULK_MAX (512u << 10) /* pushed bytes that may wait for the socket */
 #define DEMAND_MAX (2u << 20)
 static const unsigned jobs_max[VG_MP_N] = {8, 4, 3};
-
-struct vg_job {
-    struct vg_list link;
-    uv_work_t work;
-    struct vg_mirror *m;
-    struct vg_mlink *l; /* NULL: nobody waits any more */
-    enum vg_mitem_kind kind;
-    enum vg_mprio prio;
-    uint64_t req, object;
-    unsigned tries;
-    struct vg_mitem *slot; /* of the ordered queue */
-    int level, err;
-    /* DIR */
-    struct vg_scan scan;
-    uint64_t seq;
-    bool xattrs;
-    /* DATA */
-    struct vg_leaf_read read;
-    bool packs;
-    struct vg_buf frame;
-    char path[];
-};
 
 struct vg_mitem *vg_mitem_new(struct vg_mlink *l, enum vg_mitem_kind kind, enum vg_mprio prio,
                               uint64_t req, uint64_t object) {
@@ -80,82 +55,6 @@ static int fail_errno(struct vg_mlink *l, uint64_t req, const struct vg_cobj *o,
     return vg_mlink_fail(l, req, vg_cobj_number(o), code, text);
 }
 
-/* ---- on the workers ---- */
-
-static void read_xattrs(struct vg_job *j) {
-    char link[40], names[4096];
-    Vg__Mr__Xattr xattr[64], *each[64];
-    uint8_t *value = NULL;
-    vg_auto_fd int fd = vg_open_beneath(j->read.root_fd, j->path, O_PATH);
-    if (fd < 0) {
-        j->err = fd;
-        return;
-    }
-    snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-    ssize_t n = listxattr(link, names, sizeof(names));
-    Vg__Mr__Fail fail = VG__MR__FAIL__INIT;
-    size_t count = 0, room = 256u << 10;
-    value = vg_alloc(room);
-    if (!value)
-        n = 0;
-    uint8_t *at = value;
-    for (ssize_t i = 0; i < n && count < VG_COUNT(xattr); i += (ssize_t)strlen(names + i) + 1) {
-        const char *name = names + i;
-        if (strncmp(name, "user.", 5) != 0 && strcmp(name, "security.capability") != 0)
-            continue; /* of the machine's own making */
-        ssize_t len = getxattr(link, name, at, room);
-        if (len < 0)
-            continue;
-        vg__mr__xattr__init(&xattr[count]);
-        xattr[count].has_name = xattr[count].has_value = true;
-        xattr[count].name = (ProtobufCBinaryData){strlen(name), (uint8_t *)name};
-        xattr[count].value = (ProtobufCBinaryData){(size_t)len, at};
-        each[count] = &xattr[count];
-        count++;
-        at += len;
-        room -= (size_t)len;
-    }
-    fail.has_req = fail.has_object = fail.has_errno_ = true;
-    fail.req = j->req;
-    fail.object = j->object;
-    fail.n_xattr = count;
-    fail.xattr = each;
-    Vg__Mr__Msg msg = VG__MR__MSG__INIT;
-    msg.body_case = VG__MR__MSG__BODY_FAIL;
-    msg.fail = &fail;
-    j->err = vg_mw_msg(&j->frame, &msg);
-    free(value);
-}
-
-static void read_data(struct vg_job *j) {
-    uint8_t *leaf = malloc(VG_LEAF);
-    if (!leaf) {
-        j->err = -ENOMEM;
-        return;
-    }
-    j->err = vg_leaf_read(&j->read, leaf);
-    if (j->err == 0) {
-        int level = j->level && vg_leaf_shrinks(leaf, j->read.len) ? j->level : 0;
-        j->err = vg_mw_data(&j->frame, j->req, j->object, j->read.offset, j->read.want.size, leaf,
-                            j->read.len, level);
-    }
-    free(leaf);
-}
-
-static void work(uv_work_t *w) {
-    struct vg_job *j = w->data;
-    if (j->kind == VG_MI_DIR) {
-        int fd = vg_open_beneath(j->read.root_fd, j->path, O_RDONLY | O_DIRECTORY | O_NONBLOCK);
-        j->err = fd < 0 ? fd : vg_scan_folder(fd, j->xattrs, &j->scan);
-    } else if (j->kind == VG_MI_XATTR) {
-        read_xattrs(j);
-    } else {
-        read_data(j);
-    }
-}
-
-/* ---- back on the loop ---- */
-
 static void job_free(struct vg_job *j) {
     vg_list_remove(&j->link);
     vg_scan_done(&j->scan);
@@ -171,6 +70,7 @@ static void send_ready(struct vg_mlink *l) {
         struct vg_mitem *it = vg_list_entry(first, struct vg_mitem, link);
         if (!it->ready)
             return;
+        l->ran |= it->kind == VG_MI_MSG;
         if (vg_buf_len(&it->buf) && vg_mlink_put(l, true, &it->buf) < 0) {
             vg_mlink_close(l, "out of memory");
             return;
@@ -235,7 +135,8 @@ static void done_dir(struct vg_job *j) {
 
 static void again(struct vg_job *j, struct vg_cobj *o) {
     struct vg_cobj *folder = vg_cobj_parent(o);
-    struct vg_mitem *it = vg_mitem_new(j->l, VG_MI_DATA, j->prio, j->req, j->object);
+    struct vg_mitem *it = vg_mitem_new(j->l, VG_MI_DATA, j->waits ? VG_MP_DEMAND : j->prio,
+                                       j->waits ? j->waits : j->req, j->object);
     if (!it) {
         vg_mlink_close(j->l, "out of memory");
         return;
@@ -256,7 +157,7 @@ static void done_data(struct vg_job *j) {
         return;
     }
     if (j->err < 0) {
-        fail_errno(l, j->req, o, j->err == -ESTALE ? -ENOENT : j->err);
+        fail_errno(l, j->waits ? j->waits : j->req, o, j->err == -ESTALE ? -ENOENT : j->err);
         return;
     }
     uint64_t leaf = j->read.offset / VG_LEAF;
@@ -264,7 +165,8 @@ static void done_data(struct vg_job *j) {
         (void)vg_memo_leaf(j->m->memo, &j->read.st, leaf, j->read.hash, j->read.began_ns);
     *(j->prio == VG_MP_PUSH ? &j->m->pushed_bytes : &j->m->demand_bytes) += vg_buf_len(&j->frame);
     vg_mpeer_sent(l->peer, o, leaf);
-    if (vg_mlink_put(l, j->prio == VG_MP_DEMAND, &j->frame) < 0)
+    bool urgent = j->prio == VG_MP_DEMAND || j->waits;
+    if (vg_mlink_put_leaf(l, urgent, &j->frame, j->prio == VG_MP_PUSH ? j->object : 0, leaf) < 0)
         vg_mlink_close(l, "out of memory");
 }
 
@@ -290,6 +192,18 @@ static void done(uv_work_t *w, int status) {
         return;
     vg_mlink_work(l);
     vg_mlink_write(l);
+}
+
+bool vg_mlink_hurry_job(struct vg_mlink *l, uint64_t req, uint64_t object, uint64_t leaf) {
+    vg_list_for_each (it, &l->jobs_list) {
+        struct vg_job *j = vg_list_entry(it, struct vg_job, link);
+        if (j->kind != VG_MI_DATA || j->prio != VG_MP_PUSH || j->waits || j->object != object ||
+            j->read.offset != leaf * VG_LEAF)
+            continue;
+        j->waits = req;
+        return true;
+    }
+    return false;
 }
 
 void vg_mlink_drop_jobs(struct vg_mlink *l) {
@@ -325,7 +239,7 @@ static struct vg_job *job_new(struct vg_mlink *l, const struct vg_mitem *it, str
 }
 
 static int job_start(struct vg_job *j) {
-    int r = uv_queue_work(j->m->loop, &j->work, work, done);
+    int r = uv_queue_work(j->m->loop, &j->work, vg_job_work, done);
     if (r < 0) {
         free(j);
         return r;
@@ -340,6 +254,15 @@ static bool dir_under_way(const struct vg_mlink *l, uint64_t folder) {
     vg_list_for_each (it, &l->jobs_list) {
         const struct vg_job *j = vg_list_entry(it, struct vg_job, link);
         if (j->kind == VG_MI_DIR && j->object == folder)
+            return true;
+    }
+    return false;
+}
+
+static bool leaf_under_way(const struct vg_mlink *l, uint64_t object, uint64_t offset) {
+    vg_list_for_each (it, &l->jobs_list) {
+        const struct vg_job *j = vg_list_entry(it, struct vg_job, link);
+        if (j->kind == VG_MI_DATA && j->object == object && j->read.offset == offset)
             return true;
     }
     return false;
@@ -402,8 +325,14 @@ static enum begun start_leaf(struct vg_mlink *l, struct vg_mitem *it, struct vg_
     }
     uint64_t end = VG_MIN(it->end, st->size ? st->size : 1);
     if (push)
-        while (it->at < end && vg_mpeer_has(l->peer, o, it->at / VG_LEAF))
+        while (it->at < end && (vg_mpeer_has(l->peer, o, it->at / VG_LEAF) ||
+                                leaf_under_way(l, it->object, it->at)))
             it->at += VG_LEAF;
+    while (!push && !it->late && !it->tries && it->at < end &&
+           vg_mlink_met(l, it->req, it->object, it->at / VG_LEAF)) {
+        it->at += VG_LEAF;
+        it->once = true;
+    }
     if (it->at >= end && (push || it->once))
         return OVER;
     struct vg_job *j = job_new(l, it, o);
@@ -440,6 +369,9 @@ static enum begun start(struct vg_mlink *l, struct vg_mitem *it) {
     }
     struct vg_cobj *folder = vg_cobj_parent(o);
     if (folder && !vg_mpeer_current(l->peer, folder)) {
+        /* Folders that are to be pushed come by themselves. */
+        if (it->prio == VG_MP_PUSH && !vg_list_empty(&l->queue[VG_MP_FOLDER]))
+            return WAITS;
         int r = dir_under_way(l, vg_cobj_number(folder)) ? 0 : start_dir(l, it, folder, NULL);
         if (r < 0)
             fail_errno(l, it->req, o, r);
@@ -465,8 +397,8 @@ static void work_queue(struct vg_mlink *l, enum vg_mprio q, size_t backlog_max) 
         }
         if (b == OVER)
             vg_mitem_free(it);
-        else if (b == BEGUN)
-            return; /* enough is under way */
+        else if (b == BEGUN || q == VG_MP_PUSH)
+            return; /* enough is under way; pushes keep their order */
     }
 }
 
@@ -493,6 +425,6 @@ void vg_mlink_work(struct vg_mlink *l) {
     work_queue(l, VG_MP_DEMAND, DEMAND_MAX);
     if (!l->closed)
         work_ordered(l);
-    if (!l->closed && vg_list_empty(&l->queue[VG_MP_FOLDER]))
+    if (!l->closed && l->ran)
         work_queue(l, VG_MP_PUSH, BULK_MAX);
 }

@@ -22,6 +22,11 @@ static void frame_free(struct vg_mframe *f) {
 }
 
 int vg_mlink_put(struct vg_mlink *l, bool urgent, struct vg_buf *bytes) {
+    return vg_mlink_put_leaf(l, urgent, bytes, 0, 0);
+}
+
+int vg_mlink_put_leaf(struct vg_mlink *l, bool urgent, struct vg_buf *bytes, uint64_t object,
+                      uint64_t leaf) {
     struct vg_mframe *f = l->closed ? NULL : vg_alloc(sizeof(*f));
     if (!f) {
         vg_buf_done(bytes);
@@ -29,6 +34,8 @@ int vg_mlink_put(struct vg_mlink *l, bool urgent, struct vg_buf *bytes) {
         return l->closed ? -EPIPE : -ENOMEM;
     }
     f->buf = *bytes;
+    f->object = object;
+    f->leaf = leaf;
     *bytes = (struct vg_buf){0};
     if (!l->backlog) {
         l->busy_since = vg_now_usec();
@@ -86,6 +93,8 @@ static struct vg_mframe *next_frame(struct vg_mlink *l) {
         if (first) {
             vg_list_remove(first);
             l->cur = vg_list_entry(first, struct vg_mframe, link);
+            if (l->cur->object)
+                vg_mlink_pushed(l, l->cur->object, l->cur->leaf);
         }
     }
     return l->cur;
@@ -171,6 +180,16 @@ static void on_poll(uv_poll_t *poll, int status, int events) {
         vg_mlink_work(l);
 }
 
+static void on_tick(uv_timer_t *t) {
+    struct vg_mlink *l = t->data;
+    if (vg_list_empty(&l->later))
+        return;
+    vg_mlink_due(l);
+    vg_mlink_work(l);
+    if (!l->closed)
+        vg_mlink_write(l);
+}
+
 int vg_mlink_new(struct vg_mirror_task *t, int fd, struct vg_mlink **ret) {
     struct vg_mlink *l = vg_alloc(sizeof(*l));
     int r = l ? vg_set_nonblock(fd, true) : -ENOMEM;
@@ -190,6 +209,12 @@ int vg_mlink_new(struct vg_mirror_task *t, int fd, struct vg_mlink **ret) {
     vg_list_init(&l->out[0]);
     vg_list_init(&l->out[1]);
     vg_list_init(&l->jobs_list);
+    vg_list_init(&l->later);
+    uv_timer_init(t->m->loop, &l->tick);
+    l->tick.data = l;
+    uv_timer_start(&l->tick, on_tick, 500, 500);
+    uv_unref((uv_handle_t *)&l->tick);
+    l->handles = 2;
     vg_list_push_back(&t->m->links, &l->link);
     t->links++;
     l->peer = vg_mpeer_new(t->m);
@@ -205,6 +230,8 @@ int vg_mlink_new(struct vg_mirror_task *t, int fd, struct vg_mlink **ret) {
 
 static void on_closed(uv_handle_t *h) {
     struct vg_mlink *l = h->data;
+    if (--l->handles)
+        return;
     close(l->fd);
     vg_mw_in_done(&l->in);
     free(l);
@@ -235,5 +262,11 @@ void vg_mlink_close(struct vg_mlink *l, const char *why) {
         l->task->links--;
     vg_list_remove(&l->link);
     uv_poll_stop(&l->poll);
+    vg_list_for_each_safe (it, &l->later)
+        vg_mitem_free(vg_list_entry(it, struct vg_mitem, link));
+    vg_map_done(&l->recent[0]);
+    vg_map_done(&l->recent[1]);
+    uv_timer_stop(&l->tick);
+    uv_close((uv_handle_t *)&l->tick, on_closed);
     uv_close((uv_handle_t *)&l->poll, on_closed);
 }

@@ -9,6 +9,9 @@
 #include <string.h>
 
 #define CHANGED_MAX 64u /* folders told again before Run; the others are asked for */
+/* A task starts when it knows the folders it will use, so that it asks for none; of very many it
+   starts with the first. */
+#define EARLY_FOLDERS 400u
 
 static struct vg_cobj *object_at(struct vg_mirror_task *t, const char *path) {
     /* The innermost view that holds it; else the environment. */
@@ -49,7 +52,10 @@ static int push_above(struct vg_mlink *l, struct vg_map *seen, struct vg_cobj *o
     return r < 0 ? r : push_folder(l, seen, up);
 }
 
-static int push_folders(struct vg_mlink *l, const struct vg_trace *t) {
+static int say_run(struct vg_mlink *l);
+
+/* `run`: in between, when the beginning is there, the task may start. */
+static int push_folders(struct vg_mlink *l, const struct vg_trace *t, bool run) {
     struct vg_map seen = {0};
     int r = 0;
     /* What every start needs: the root, the way to each view's mount point and the views. */
@@ -69,7 +75,13 @@ static int push_folders(struct vg_mlink *l, const struct vg_trace *t) {
         r = push_above(l, &seen, o);
         if (r == 0 && t->item[i].folder)
             r = push_folder(l, &seen, o);
+        if (r == 0 && run && vg_map_len(&seen) >= EARLY_FOLDERS) {
+            r = say_run(l);
+            run = false;
+        }
     }
+    if (r == 0 && run)
+        r = say_run(l);
     vg_map_done(&seen);
     return r;
 }
@@ -200,15 +212,15 @@ void vg_mlink_first_flight(struct vg_mlink *l) {
         r = vg_mpeer_inval_all(l);
     bool guess_known = vg_mpeers_known(l->m);
     if (r == 0 && !l->closed && !guess_known) {
-        r = push_folders(l, &l->task->trace);
+        r = push_folders(l, &l->task->trace, true);
+        if (r == 0)
+            r = push_files(l, &l->task->trace);
         l->pushed = true;
-    }
-    if (r == 0 && !l->closed && guess_known)
+    } else if (r == 0 && !l->closed) {
         r = push_changed(l);
-    if (r == 0 && !l->closed)
-        r = say_run(l);
-    if (r == 0 && !l->closed && !guess_known)
-        r = push_files(l, &l->task->trace);
+        if (r == 0)
+            r = say_run(l);
+    }
     if (r < 0)
         vg_mlink_close(l, strerror(-r));
     if (l->closed)
@@ -223,7 +235,7 @@ void vg_mlink_greeted(struct vg_mlink *l, bool known) {
     if (l->pushed || !l->task)
         return;
     l->pushed = true;
-    int r = push_folders(l, &l->task->trace);
+    int r = push_folders(l, &l->task->trace, false);
     if (r == 0)
         r = push_files(l, &l->task->trace);
     if (r < 0)

@@ -39,6 +39,7 @@ enum vg_mprio { VG_MP_DEMAND, VG_MP_FOLDER, VG_MP_PUSH, VG_MP_N };
 struct vg_mframe { /* ready to be written */
     struct vg_list link;
     struct vg_buf buf;
+    uint64_t object, leaf; /* of pushed content; object 0: something else */
 };
 enum vg_mitem_kind { VG_MI_DIR, VG_MI_DATA, VG_MI_XATTR, VG_MI_MSG };
 struct vg_mitem { /* something to be sent */
@@ -51,6 +52,8 @@ struct vg_mitem { /* something to be sent */
     unsigned tries, jobs;
     bool once;         /* DATA: some of it was read */
     bool ahead;        /* nobody waits for it yet */
+    bool late;         /* was pushed a while ago, and may have been lost since */
+    uint64_t due;      /* then not before */
     bool ready;        /* of the ordered queue: done, may be sent when its turn comes */
     struct vg_buf buf; /* MSG, DIR: the frames */
 };
@@ -62,7 +65,8 @@ struct vg_mlink {
     struct vg_mpeer *peer;
     int fd;
     uv_poll_t poll;
-    bool closed, hello, flown, pushed;
+    bool closed, hello, pushed;
+    bool ran; /* Run is out: content may follow */
     struct vg_mw_in in;
     struct vg_list queue[VG_MP_N]; /* vg_mitem: waiting; FOLDER: in order, also those under way */
     struct vg_list out[2];         /* vg_mframe: urgent, bulk */
@@ -70,6 +74,11 @@ struct vg_mlink {
     size_t written;                /* of the frame under way */
     struct vg_mframe *cur;
     unsigned jobs[VG_MP_N];
+    struct vg_map recent[2]; /* leaves that were pushed: see met.c */
+    uint64_t recent_since;
+    struct vg_list later; /* vg_mitem: answers that should not be needed any more */
+    uv_timer_t tick;
+    unsigned handles; /* not closed yet */
     struct vg_list jobs_list;
     /* How fast it takes bytes. */
     uint64_t busy_since, busy_bytes, rate;
@@ -135,9 +144,17 @@ int vg_mlink_new(struct vg_mirror_task *t, int fd, struct vg_mlink **ret);
 void vg_mlink_close(struct vg_mlink *l, const char *why);
 /* Takes the bytes. */
 int vg_mlink_put(struct vg_mlink *l, bool urgent, struct vg_buf *bytes);
+int vg_mlink_put_leaf(struct vg_mlink *l, bool urgent, struct vg_buf *bytes, uint64_t object,
+                      uint64_t leaf);
 int vg_mlink_msg(struct vg_mlink *l, const Vg__Mr__Msg *m);
 void vg_mlink_write(struct vg_mlink *l);
 int vg_mlink_level(const struct vg_mlink *l);
+
+/* met.c */
+void vg_mlink_pushed(struct vg_mlink *l, uint64_t object, uint64_t leaf);
+/* The leaf is on its way by a push: the demand needs no answer of its own. */
+bool vg_mlink_met(struct vg_mlink *l, uint64_t req, uint64_t object, uint64_t leaf);
+void vg_mlink_due(struct vg_mlink *l);
 
 /* take.c: what a node says */
 int vg_mlink_take(struct vg_mlink *l, struct vg_mw_frame *f);
@@ -148,6 +165,8 @@ struct vg_mitem *vg_mitem_new(struct vg_mlink *l, enum vg_mitem_kind kind, enum 
 void vg_mitem_free(struct vg_mitem *it);
 void vg_mlink_work(struct vg_mlink *l); /* starts what may be started */
 void vg_mlink_drop_jobs(struct vg_mlink *l);
+/* A push of this leaf is being read: it will overtake others. False: none is. */
+bool vg_mlink_hurry_job(struct vg_mlink *l, uint64_t req, uint64_t object, uint64_t leaf);
 int vg_mlink_fail(struct vg_mlink *l, uint64_t req, uint64_t object, int code, const char *text);
 
 /* push.c */

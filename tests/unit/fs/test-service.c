@@ -390,3 +390,56 @@ Test(service, explains_itself) {
     free(text);
     cr_assert(vg_mirror_explain(&conf, "relative", &text, &err) < 0);
 }
+
+/* A trace of the project's file, made by hand: what a node would say at a run's end. */
+static void learn(uint64_t task, uint64_t object, uint32_t leaves) {
+    Vg__Mr__Trace trace = VG__MR__TRACE__INIT;
+    Vg__Mr__Used u = VG__MR__USED__INIT, *each = &u;
+    Vg__Mr__Msg m = VG__MR__MSG__INIT;
+    uint32_t leaf[64];
+    for (uint32_t i = 0; i < leaves; i++)
+        leaf[i] = i;
+    u.has_object = true;
+    u.object = object;
+    u.n_leaf = leaves;
+    u.leaf = leaf;
+    trace.has_task = true;
+    trace.task = task;
+    trace.n_used = 1;
+    trace.used = &each;
+    m.body_case = VG__MR__MSG__BODY_TRACE;
+    m.trace = &trace;
+    node_send(&n, &m);
+    int dirs = n.n_dirs;
+    node_get(&n, n.view_root[1], 0, 0); /* answered after the trace was taken */
+    turn(&w, &n, n.n_dirs > dirs);
+}
+
+Test(service, sends_once_what_is_pushed_and_asked_for) {
+    size_t size = 40 * VG_LEAF;
+    uint8_t *data = vg_alloc(size);
+    vg_random(data, size); /* does not shrink: more than a socket takes at once */
+    put_file(&w, PROJECT "/big", data, size);
+    service_start(&w);
+    struct vg_mirror_task *t = begin(&w, &n, 1, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_runs == 1);
+    node_hello(&n, 1, true);
+    learn(1, object_in(n.view_root[1], "big"), 40);
+    vg_mirror_end(t);
+    node_done(&n);
+    vg_mirror_free(w.m);
+    service_start(&w);
+    begin(&w, &n, 2, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_data >= 1);
+    uint64_t big = object_in(n.view_root[1], "big");
+    node_hello(&n, 1, true);
+    node_get(&n, big, 0, 8 * VG_LEAF); /* some is here, some on its way, some not read yet */
+    node_get(&n, big, 30 * VG_LEAF, 2 * VG_LEAF);
+    struct bytes *b = NULL;
+    turn(&w, &n, (b = vg_map_get_u64(&n.data, big)) && b->got >= size);
+    cr_assert(memcmp(b->p, data, size) == 0);
+    cr_assert_eq(n.n_data, 40);
+    /* What might have been lost meanwhile comes again, later. */
+    turn(&w, &n, n.n_data > 40);
+    free(data);
+}
