@@ -138,15 +138,17 @@ int apply_link(struct vg_apply *a, struct aop *o) {
 
 /* Another name of the same file sees its ctime change: that was us, too. */
 static int hold_other_names(int dir, const char *leaf, const struct stat *st) {
-    return st->st_nlink > 1 && S_ISREG(st->st_mode)
+    return st->st_nlink > 1 && !S_ISDIR(st->st_mode)
                ? openat(dir, leaf, O_PATH | O_NOFOLLOW | O_CLOEXEC)
                : -1;
 }
 
-static void left_other_names(struct vg_apply *a, int fd) {
+static void left_other_names(struct vg_apply *a, int fd, uint64_t object) {
     struct stat st;
-    if (fd >= 0 && fstat(fd, &st) == 0)
+    if (fd >= 0 && fstat(fd, &st) == 0) {
         apply_left(a, &st);
+        apply_tell_dir(a, fd, object);
+    }
     if (fd >= 0)
         close(fd);
 }
@@ -187,7 +189,7 @@ int apply_unlink(struct vg_apply *a, struct aop *o) {
         apply_failed(a, o, o->op->parent, -rc, NULL);
         return 0;
     }
-    left_other_names(a, other);
+    left_other_names(a, other, o->op->object);
     told_gone(a, o, o->path);
     apply_tell_dir(a, o->dir, o->op->parent);
     if (folder)
@@ -259,7 +261,7 @@ int apply_rename(struct vg_apply *a, struct aop *o) {
     }
     int other = have_dst && !flags ? hold_other_names(o->dir2, o->leaf2, &dst) : -1;
     rc = move_names(o);
-    left_other_names(a, other);
+    left_other_names(a, other, o->op->offset);
     if (rc == 0 && fstatat(o->dir2, o->leaf2, &st, AT_SYMLINK_NOFOLLOW) < 0)
         rc = -errno;
     if (rc < 0)

@@ -254,12 +254,16 @@ static void self_event(struct vg_watch *w, struct vg_cobj *folder, uint32_t mask
     }
 }
 
-/* Both halves of a rename came: the thing keeps its number in each tree that knows both folders. */
+/* Both halves of a rename came: the thing keeps its number in each tree that knows both folders.
+   `now` is what is called so at present: the event may be about a rename of ours, long told, and
+   the old name belong to something else since. */
 static void rename_event(struct vg_watch *w, const struct move *from, const struct spot *to,
-                         const char *name) {
+                         const char *name, const struct vg_mstat *now) {
     const struct spot *s = vg_map_get_u64(&w->spots, (uint64_t)from->wd);
     for (size_t i = 0; s && i < s->n; i++) {
         struct vg_cobj *o = vg_map_get(&s->o[i]->kids, from->name);
+        if (o && o->known && (o->st.ino != now->ino || o->st.dev != now->dev))
+            continue;
         for (size_t j = 0; o && j < to->n; j++) {
             if (vg_cobj_top(s->o[i]) == vg_cobj_top(to->o[j]) && !vg_cobj_gone(to->o[j]) &&
                 vg_cobj_moved(w->tree, o, to->o[j], name) == 0)
@@ -309,10 +313,10 @@ static void one_event(struct vg_watch *w, const struct inotify_event *e) {
         snprintf(w->from.name, sizeof(w->from.name), "%s", e->name);
         return; /* settled by the next event or the end of the batch */
     }
-    if ((e->mask & IN_MOVED_TO) && w->from.cookie && w->from.cookie == e->cookie)
-        rename_event(w, &w->from, s, e->name);
     struct vg_mstat st;
     bool there = lstat_in(w, s, e->name, &st);
+    if (there && (e->mask & IN_MOVED_TO) && w->from.cookie && w->from.cookie == e->cookie)
+        rename_event(w, &w->from, s, e->name, &st);
     for (size_t i = 0; i < s->n; i++)
         if (!vg_cobj_gone(s->o[i]))
             name_event(w, s->o[i], e->name, there ? &st : NULL);

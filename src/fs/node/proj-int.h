@@ -52,6 +52,7 @@ struct pdir {
     uint64_t next_cookie;
     uint64_t record;      /* how many records were merged: 0 is never, and not made here */
     uint64_t last_op;     /* on any of its names */
+    uint64_t req;         /* of that question */
     uint64_t fetch_acked; /* what was acknowledged when it was asked for */
     uint64_t fetch_gen, proved_gen; /* which vg_proj_begin it was asked for and proven after */
     bool fetching, again, unproven;

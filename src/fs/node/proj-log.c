@@ -108,7 +108,7 @@ uint64_t vg_oplog_add(struct vg_oplog *log, struct vg_logent *e) {
     log->tail = e;
     if (!log->next) {
         log->next = e;
-        pthread_cond_signal(&log->work);
+        pthread_cond_broadcast(&log->work);
     }
     log->entries++;
     if (!e->kind)
@@ -178,7 +178,8 @@ static int send_op(struct vg_oplog *log, struct vg_logent *e) {
     } else if (e->data_len) {
         set_bytes(&op.has_target, &op.target, t, e->data_len);
     }
-    op.has_offset = op.has_length = e->kind == VG__MR__OP__KIND__FALLOCATE;
+    op.has_offset = e->off != 0;
+    op.has_length = e->len != 0;
     op.offset = e->off;
     op.length = e->len;
     m.body_case = VG__MR__MSG__BODY_OP;
@@ -245,6 +246,7 @@ static void *sender_main(void *arg) {
                            : send_data(log, e, buf);
         pthread_mutex_lock(&log->lock);
         e->busy = false;
+        pthread_cond_broadcast(&log->work); /* an acknowledgement may wait for it */
         if (e->gone || generation != log->generation)
             continue; /* acknowledged meanwhile, or all over again */
         if (rc < 0)
@@ -284,7 +286,7 @@ void vg_oplog_free(struct vg_oplog *log) {
         return;
     pthread_mutex_lock(&log->lock);
     log->stop = true;
-    pthread_cond_signal(&log->work);
+    pthread_cond_broadcast(&log->work);
     pthread_mutex_unlock(&log->lock);
     pthread_join(log->sender, NULL);
     while (log->head) {
@@ -402,7 +404,7 @@ void vg_oplog_resend(struct vg_oplog *log) {
     log->generation++;
     log->next = log->head;
     log->down = false;
-    pthread_cond_signal(&log->work);
+    pthread_cond_broadcast(&log->work);
     pthread_mutex_unlock(&log->lock);
 }
 

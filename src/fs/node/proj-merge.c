@@ -67,7 +67,7 @@ void proj_fetch_dir(struct vg_proj *p, struct pnode *dir) {
     f->again = false;
     f->fetch_acked = p->acked;
     f->fetch_gen = p->begins;
-    vg_links_get_dir(p->conf.links, object);
+    f->req = vg_links_get_dir(p->conf.links, object);
 }
 
 int proj_need_dir(struct vg_proj *p, struct pnode *dir, struct pctx *c) {
@@ -173,6 +173,7 @@ static void wake_node(struct vg_proj *p, struct pnode *n) {
         proj_wake(p, &n->file->waiting);
     if (n->dir)
         proj_wake(p, &n->dir->waiting);
+    proj_wake(p, &n->xattr_waiting);
 }
 
 /* True when something of ours is newer than the record. */

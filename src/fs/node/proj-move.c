@@ -186,8 +186,10 @@ static int log_move(struct vg_proj *p, const struct move *m, struct vg_logent **
                          .flags = m->flags,
                          .st = m->d->node->st};
     struct pnode *t = m->d2 ? m->d2->node : NULL;
-    if (t && !t->dir)
+    if (t && !t->dir) {
         proj_before(t, &r);
+        r.off = proj_handle(t);
+    }
     *ret = vg_logent_new(p, &r);
     return *ret ? 0 : -ENOMEM;
 }

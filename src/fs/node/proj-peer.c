@@ -23,8 +23,8 @@ bool vg_proj_dir(struct vg_proj *p, uint64_t req, const struct vg_dirrec *rec) {
     struct pnode *n = by_object(p, rec->object);
     if (n && n->dir) {
         struct pdir *f = n->dir;
-        bool pushed = req == 0 || !f->fetching;
-        if (pushed)
+        bool pushed = !f->fetching || req != f->req;
+        if (req == 0)
             f->fetching = false; /* the links take it for the answer */
         /* A push may be older than operations that were acknowledged over another link. */
         if (!pushed || !f->record || (f->unproven && !f->last_op))
@@ -114,11 +114,13 @@ static bool number_lost(struct vg_proj *p, struct pnode *n) {
 static bool dir_failed(struct vg_proj *p, struct pnode *n, int err) {
     struct pdir *f = n->dir;
     f->fetching = false;
+    pthread_cond_broadcast(&p->proven);
+    if (err == ENOENT && number_lost(p, n))
+        return false; /* it stays unproven, if it was */
     f->unproven = false;
     f->proved_gen = f->fetch_gen;
     vg_list_remove(&f->unproven_link);
-    pthread_cond_broadcast(&p->proven);
-    return (err != ENOENT || !number_lost(p, n)) && proj_fail_waiting(p, &f->waiting, err);
+    return proj_fail_waiting(p, &f->waiting, err);
 }
 
 bool vg_proj_fail(struct vg_proj *p, const Vg__Mr__Fail *m) {
@@ -130,7 +132,8 @@ bool vg_proj_fail(struct vg_proj *p, const Vg__Mr__Fail *m) {
         proj_xattrs_come(n, m);
     } else if (n && n->xattr_asked && !n->xattr_known && !vg_list_empty(&n->xattr_waiting)) {
         n->xattr_asked = false;
-        heard = proj_fail_waiting(p, &n->xattr_waiting, err);
+        heard =
+            (err != ENOENT || !number_lost(p, n)) && proj_fail_waiting(p, &n->xattr_waiting, err);
     } else if (n && n->dir) {
         heard = dir_failed(p, n, err);
     } else if (n && n->file) {

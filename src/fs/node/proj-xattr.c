@@ -15,10 +15,14 @@ static int known(struct pnode *n, struct pctx *c) {
     if (n->xattr_known)
         return 0;
     uint64_t object = proj_object(n);
-    if (!object) {
-        n->xattr_known = true; /* made here */
-        return 0;
+    if (!object && n->names && n->at_client) { /* its folder's record tells the number */
+        proj_unprove(n->p, n->names->parent);
+        proj_fetch_dir(n->p, n->names->parent);
+        c->park = &n->xattr_waiting;
+        return PROJ_WAIT;
     }
+    if (!object)
+        return -EIO; /* gone at the client, and never asked for */
     if (!n->xattr_asked) {
         n->xattr_asked = true;
         vg_links_get_xattrs(n->p->conf.links, object);
