@@ -12,6 +12,7 @@
          --cache DIR       the node's cache; default: fresh
          --public DIR      its operator's store, as `virga node seed` fills it
          --no-passthrough  as on kernels that lack it
+         --deep            passthrough for the environment, too
          --compile         environments become images between the runs
          --fresh-node      every run meets a node that has nothing (the state stays)
          --level N         zstd: -1 by the speed of the link (default), 0 never, 1 ...
@@ -47,7 +48,7 @@ struct options {
     const char *root, *project, *state, *cache, *public;
     uint64_t rtt_usec, rate, runs, cut_usec;
     int level;
-    bool no_passthrough, fresh_node, compile;
+    bool no_passthrough, deep, fresh_node, compile;
     char **argv;
 };
 static struct options opt = {.root = "/", .runs = 1, .level = -1};
@@ -235,6 +236,7 @@ static void open_node(struct node *n, const uint8_t machine[VG_MID], uint64_t nu
                                    .dir = dir,
                                    .cache_dir = opt.compile ? cache : NULL,
                                    .no_passthrough = opt.no_passthrough,
+                                   .deep = opt.deep,
                                    .ready = on_ready,
                                    .note = on_note,
                                    .user = n};
@@ -378,13 +380,12 @@ static int run_once(struct node *n, uint64_t task) {
 /* ------------------------------------------------------------------ */
 
 static int parse(int argc, char **argv) {
-    static const struct option list[] = {{"root", 1, 0, 'r'},       {"project", 1, 0, 'p'},
-                                         {"rtt-ms", 1, 0, 't'},     {"mbit", 1, 0, 'm'},
-                                         {"runs", 1, 0, 'n'},       {"state", 1, 0, 's'},
-                                         {"cache", 1, 0, 'c'},      {"public", 1, 0, 'U'},
-                                         {"level", 1, 0, 'l'},      {"no-passthrough", 0, 0, 'P'},
-                                         {"compile", 0, 0, 'C'},    {"cut-ms", 1, 0, 'x'},
-                                         {"fresh-node", 0, 0, 'f'}, {0}};
+    static const struct option list[] = {
+        {"root", 1, 0, 'r'},           {"project", 1, 0, 'p'},    {"rtt-ms", 1, 0, 't'},
+        {"mbit", 1, 0, 'm'},           {"runs", 1, 0, 'n'},       {"state", 1, 0, 's'},
+        {"cache", 1, 0, 'c'},          {"public", 1, 0, 'U'},     {"level", 1, 0, 'l'},
+        {"no-passthrough", 0, 0, 'P'}, {"deep", 0, 0, 'D'},       {"compile", 0, 0, 'C'},
+        {"cut-ms", 1, 0, 'x'},         {"fresh-node", 0, 0, 'f'}, {0}};
     for (int o; (o = getopt_long(argc, argv, "+", list, NULL)) != -1;) {
         uint64_t n = 0;
         bool number = strchr("tmnx", o);
@@ -412,6 +413,8 @@ static int parse(int argc, char **argv) {
             opt.cut_usec = n * 1000;
         else if (o == 'P')
             opt.no_passthrough = true;
+        else if (o == 'D')
+            opt.deep = true;
         else if (o == 'C')
             opt.compile = true;
         else

@@ -129,7 +129,7 @@ static bool sequential(const struct env_file *f, uint64_t off) {
     return off && off == f->read_end;
 }
 
-/* What a reader that goes on like this will want: twice as much each time, up to 4 MiB. */
+/* What a reader that goes on like this will want: twice as much each time, up to a limit. */
 static void read_ahead(struct vg_env *e, struct env_node *n, struct vg_blob *b, uint64_t off,
                        uint64_t len) {
     struct env_file *f = n->file;

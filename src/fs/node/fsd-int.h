@@ -28,7 +28,7 @@ struct fsd {
     char *own; /* owned: dir/slot */
     uint32_t slot;
     uint64_t cache_bytes, idle_usec, wait_usec;
-    bool no_passthrough, no_erofs;
+    bool no_passthrough, no_erofs, deep;
     uint8_t daemon[VG_MID];
     struct vg_cache *cache;
     struct vg_peers *peers;

@@ -127,6 +127,7 @@ static int new_machine(struct fsd *d, const uint8_t id[VG_MID], struct fsd_machi
                                    .peers = d->peers,
                                    .cache_dir = d->no_erofs ? NULL : cache,
                                    .no_passthrough = d->no_passthrough,
+                                   .deep = d->deep,
                                    .wait_limit_usec = d->wait_usec,
                                    .ready = on_ready,
                                    .note = on_note,

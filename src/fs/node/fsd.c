@@ -148,6 +148,7 @@ static int parse(struct fsd *d, int argc, char **argv) {
                                          {"wait", 1, 0, 'w'},
                                          {"no-passthrough", 0, 0, 'P'},
                                          {"no-erofs", 0, 0, 'E'},
+                                         {"deep-passthrough", 0, 0, 'D'},
                                          {0}};
     uint64_t n;
     for (int o; (o = getopt_long(argc, argv, "", opts, NULL)) != -1;) {
@@ -166,6 +167,8 @@ static int parse(struct fsd *d, int argc, char **argv) {
             r = vg_parse_duration(optarg, &d->wait_usec);
         else if (o == 'P')
             d->no_passthrough = true;
+        else if (o == 'D')
+            d->deep = true;
         else if (o == 'E')
             d->no_erofs = true;
         else
@@ -245,7 +248,7 @@ int vg_fsd_main(int argc, char **argv) {
     if (parse(&d, argc, argv) < 0) {
         fprintf(stderr, "virga: fsd is started by the agent: fsd --dir DIR --slot N --node NAME "
                         "[--cache SIZE] [--idle TIME] [--wait TIME] [--no-passthrough] "
-                        "[--no-erofs]\n");
+                        "[--no-erofs] [--deep-passthrough]\n");
         return 125;
     }
     int r = open_sockets(&d, &err);

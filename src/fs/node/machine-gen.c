@@ -32,7 +32,7 @@ static int make_env(struct vg_machine *m, struct mgen *g, struct vg_err *err) {
                                 .ids = m->conf.ids,
                                 .dir = m->dir,
                                 .at = g->at,
-                                .no_passthrough = m->conf.no_passthrough,
+                                .no_passthrough = m->conf.no_passthrough || !m->conf.deep,
                                 .note = env_note,
                                 .user = m};
     memcpy(conf.machine, m->conf.machine, VG_MID);

@@ -111,6 +111,10 @@ struct vg_machine_conf {
     const char *dir;       /* an empty or absent folder of its own: views' data, mount points */
     const char *cache_dir; /* the cache's folder; NULL: environments are not compiled */
     bool no_passthrough;
+    /* The environment uses passthrough, too. The kernel then counts it as one layer more, and a
+       program in a task cannot lay an overlay over what it sees (containers do); what is read
+       again and again comes from an image or from the page cache either way. */
+    bool deep;
     uint64_t wait_limit_usec; /* 0: the default */
     /* The task's Run has come and its views are ready (code 0), or why not. */
     void (*ready)(void *user, uint64_t task, int code, const char *text);

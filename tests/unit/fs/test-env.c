@@ -102,6 +102,7 @@ static void new_machine(struct world *w, bool no_passthrough, uint64_t wait_usec
                                    .node = "node-1",
                                    .dir = w->node,
                                    .no_passthrough = no_passthrough,
+                                   .deep = !no_passthrough,
                                    .wait_limit_usec = wait_usec,
                                    .ready = on_ready,
                                    .note = on_note,
@@ -315,19 +316,29 @@ Test(env, content_outlives_the_machine_and_is_skipped_next_time, .timeout = 60) 
     teardown(&w);
 }
 
-Test(env, edits_are_seen_after_the_next_run_every_time, .timeout = 60) {
+static void edits_are_seen(bool no_passthrough) {
     struct world w;
-    setup(&w, false, 0);
+    setup(&w, no_passthrough, 0);
     for (int i = 0; i < 100; i++) {
         char text[64];
         int n = snprintf(text, sizeof(text), "edition %d%.*s", i, i % 7, "abcdefg");
         put_file(&w, "usr/hello", text, (size_t)n);
         fake_inval(w.link, "/usr");
+        if (i == 50) /* from here on one view is told, before one is made each time */
+            vg_machine_gone(w.machine, 7);
         begin_task(&w, 100 + (uint64_t)i);
         assert_file(&w, "usr/hello", text, (size_t)n);
         vg_machine_gone(w.machine, 100 + (uint64_t)i);
     }
     teardown(&w);
+}
+
+Test(env, edits_are_seen_after_the_next_run_every_time, .timeout = 60) {
+    edits_are_seen(false);
+}
+
+Test(env, edits_are_seen_without_passthrough, .timeout = 60) {
+    edits_are_seen(true);
 }
 
 Test(env, names_that_come_and_go_are_seen_after_the_next_run, .timeout = 60) {
@@ -576,5 +587,37 @@ Test(env, view_that_nobody_uses_is_told_and_goes_on, .timeout = 60) {
         if (i == 0)
             vg_machine_gone(w.machine, 8);
     }
+    teardown(&w);
+}
+
+/* What containers in a task do. */
+Test(env, overlay_can_lie_on_an_overlay_on_it, .timeout = 60) {
+    struct world w;
+    char opts[600], path[300];
+    setup(&w, true, 0);
+    static const char *const dirs[] = {"s", "s/u", "s/w", "s/r", "s/u2", "s/w2", "s/r2"};
+    for (size_t i = 0; i < VG_COUNT(dirs); i++) {
+        snprintf(path, sizeof(path), "%s/%s", w.dir, dirs[i]);
+        cr_assert_eq(mkdir(path, 0755), 0);
+        if (i == 0)
+            cr_assert_eq(mount("s", path, "tmpfs", 0, NULL), 0);
+    }
+    for (int i = 0; i < 2; i++) {
+        const char *n = i ? "2" : "";
+        snprintf(path, sizeof(path), "%s/s/r", w.dir);
+        snprintf(opts, sizeof(opts), "lowerdir=%s,upperdir=%s/s/u%s,workdir=%s/s/w%s",
+                 i ? path : w.at, w.dir, n, w.dir, n);
+        snprintf(path, sizeof(path), "%s/s/r%s", w.dir, n);
+        cr_assert_eq(mount("o", path, "overlay", 0, opts), 0, "%d: %s", i, strerror(errno));
+    }
+    snprintf(w.at, sizeof(w.at), "%s/s/r2", w.dir);
+    assert_file(&w, "usr/hello", "hello, world\n", 13);
+    snprintf(path, sizeof(path), "%s/usr/new", w.at);
+    cr_assert_eq(vg_write_file(path, "n", 1, 0644), 0);
+    umount2(w.at, MNT_DETACH);
+    snprintf(path, sizeof(path), "%s/s/r", w.dir);
+    umount2(path, MNT_DETACH);
+    snprintf(path, sizeof(path), "%s/s", w.dir);
+    umount2(path, MNT_DETACH);
     teardown(&w);
 }
