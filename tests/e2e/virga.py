@@ -37,6 +37,7 @@ def programs_for_all():
 
 
 programs_for_all.folder = None
+LONG = bool(os.environ.get("VIRGA_TEST_LONG"))  # what is shown in make test by tens is shown by thousands
 WAIT_S = float(os.environ.get("VIRGA_TEST_WAIT", "30"))  # how long an event may take on a loaded machine
 
 
