@@ -1,8 +1,13 @@
 """Several hosts on one machine: each has a network namespace and a home of its own, and all are joined by a bridge in
 a namespace for itself. A Laptop also has a root of its own, so that nothing of it can be found on a node by accident.
 Standard library only."""
+import json
 import os
 import re
+import shutil
+import signal
+import socket
+import struct
 import subprocess
 import tempfile
 from pathlib import Path
@@ -114,6 +119,21 @@ exec sleep infinity
 """
 
 
+FSD_STATUS, FSD_STATUS_TEXT = 5, 36  # src/fs/fsd.h
+
+
+def numbers(value, key=""):
+    """(name, number) of all numbers in a JSON value, by the name nearest to them."""
+    if isinstance(value, dict):
+        for k, v in value.items():
+            yield from numbers(v, k)
+    elif isinstance(value, list):
+        for v in value:
+            yield from numbers(v, key)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        yield key, value
+
+
 class FarNode(Host):
     """A node that has no folder in common with its clients."""
 
@@ -122,6 +142,40 @@ class FarNode(Host):
     def environment(self):
         """What its file daemons keep on disk."""
         return self.home / "node" / "fs"
+
+    def daemons(self):
+        """(pid, connected socket) of each file daemon."""
+        found = []
+        for path in self.environment().glob("*/sock"):
+            s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            try:
+                s.connect(str(path))
+            except OSError:
+                s.close()
+                continue
+            found.append((struct.unpack("3i", s.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0], s))
+        return found
+
+    def counters(self):
+        """All numbers that the daemons say of themselves, summed by name."""
+        total = {}
+        for _, s in self.daemons():
+            with s:
+                s.settimeout(WAIT_S)
+                s.send(struct.pack("II", FSD_STATUS, 0))
+                data = s.recv(65536)
+                assert struct.unpack_from("I", data)[0] == FSD_STATUS_TEXT
+                for key, value in numbers(json.loads(data[8:].rstrip(b"\0"))):
+                    total[key] = total.get(key, 0) + value
+        return total
+
+    def forget(self):
+        """Makes it a node that has never seen anybody's files: daemons end, what they kept goes."""
+        for pid, s in self.daemons():
+            s.close()
+            os.kill(pid, signal.SIGTERM)
+            wait_for("the file daemon's end", lambda: not os.path.exists(f"/proc/{pid}"))
+        shutil.rmtree(self.environment(), ignore_errors=True)
 
 
 class Laptop(Host):

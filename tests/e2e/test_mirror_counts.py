@@ -1,0 +1,60 @@
+"""How often a command waits for the laptop, and how much travels: counted, not timed, so that it is exact on any machine."""
+import os
+import signal
+
+import pytest
+
+COMMANDS = {
+    "python": ["/usr/bin/python3", "-E", "-c", "import json, ssl, sqlite3, asyncio, unittest, email, http.server, xml.dom.minidom"],
+    "gcc": ["gcc", "-O1", "-c", "-o", "t.o", "t.c"],
+    "git": ["git", "-C", "counted", "status", "--porcelain"],
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def project(far):
+    laptop = far.laptop
+    (laptop.work / "t.c").write_text("#include <stdio.h>\nint main(void) { puts(\"t\"); }\n")
+    for i in range(1000):
+        (laptop.work / f"counted/d{i % 50}").mkdir(parents=True, exist_ok=True)
+        (laptop.work / f"counted/d{i % 50}/f{i}").write_text(f"{i}\n")
+    laptop.plain("sh", "-c", "cd counted && git init -q && git add -A && git -c user.name=a -c user.email=a@b commit -qm all"
+                 " && git status", check=0)
+
+
+def run(far, argv):
+    """(demand round trips, bytes over the laptop's link) of one vrun."""
+    laptop, node = far.laptop, far.nodes[0]
+    before, bytes_before = node.counters().get("demands", 0), laptop.traffic()
+    done = laptop.vrun(*argv, env={**laptop.env, "PYTHONDONTWRITEBYTECODE": "1", "GIT_OPTIONAL_LOCKS": "0"})
+    assert done.returncode == 0, done.stderr
+    after = node.counters()
+    assert "demands" in after, f"the daemon does not count: {after}"
+    return after["demands"] - before, laptop.traffic() - bytes_before
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_known_command_waits_for_nothing_on_a_node_that_has_nothing(far, name):
+    node, argv = far.nodes[0], COMMANDS[name]
+    node.forget()
+    first, _ = run(far, argv)
+    assert first > 10, "the control: a command that was never run has to ask"
+    run(far, argv)
+    node.forget()
+    cold, cold_bytes = run(far, argv)
+    assert cold <= 2
+    warm, warm_bytes = run(far, argv)
+    assert warm <= 2
+    assert warm_bytes < cold_bytes / 10
+
+
+def test_a_warm_command_brings_no_content(far):
+    """What is on the node is not sent again, not even when the daemon was started anew."""
+    node, argv = far.nodes[0], COMMANDS["python"]
+    run(far, argv)
+    _, warm = run(far, argv)
+    for pid, s in node.daemons():
+        s.close()
+        os.kill(pid, signal.SIGTERM)
+    _, again = run(far, argv)
+    assert again < 4 << 20 and warm < 1 << 20
