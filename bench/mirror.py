@@ -300,7 +300,7 @@ def main(argv, quick):
     parser.add_argument("--rounds", type=int, default=1 if quick else 5)
     parser.add_argument("--cases", type=words(), default=["py", "gcc", "git", "ml", "read", "untar"])
     parser.add_argument("--peers", type=words(), default=["native", "virga", "sshfs", "rsync"])
-    parser.add_argument("--limit", type=int, default=60 if quick else 240, help="seconds after which a run is stopped")
+    parser.add_argument("--limit", type=int, default=60 if quick else 120, help="seconds after which a run is stopped")
     parser.add_argument("--whole", action="store_true", help="also rsync all of /usr")
     parser.add_argument("--even", action="store_true", help="sshfs and rsync in every round, too")
     parser.add_argument("--quick", action="store_true", help="less of everything, for a first look")
