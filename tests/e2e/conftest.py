@@ -8,7 +8,7 @@ import sys
 import pytest
 
 sys.path.insert(0, os.path.dirname(__file__))
-from hosts import far_world  # noqa: E402
+from hosts import FarNode, far_world  # noqa: E402
 from virga import BIN, Cloud  # noqa: E402
 
 # A run that was begun in the background may have been told to ignore these, and all it starts with it.
@@ -69,10 +69,10 @@ def make_cloud():
 
 @pytest.fixture(scope="module")
 def far(request):
-    """A control plane, nodes and a laptop with a root of its own, one a module; NODES says how many nodes."""
+    """A control plane, nodes and a laptop with a root of its own, one a module, which may say how many NODES of which KIND."""
     if not shutil.which("ip") or not shutil.which("nsenter"):
         pytest.skip("ip and nsenter are needed (tools/bootstrap test)")
-    network = far_world(getattr(request.module, "NODES", 1))
+    network = far_world(getattr(request.module, "NODES", 1), kind=getattr(request.module, "KIND", FarNode))
     try:
         yield network
         network.control.virga("down")

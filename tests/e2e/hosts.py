@@ -253,12 +253,12 @@ heartbeat: 500ms
 """
 
 
-def far_world(nodes=1, config=FAR_CONFIG):
+def far_world(nodes=1, config=FAR_CONFIG, kind=FarNode):
     """A control plane (.1), nodes (.11 …) and a laptop (.21) that has logged in. The caller closes it."""
     network = Network()
     try:
         network.control = network.add("ctl", "10.77.0.1", config)
-        network.nodes = [network.add(f"node{i + 1}", f"10.77.0.{11 + i}", kind=FarNode) for i in range(nodes)]
+        network.nodes = [network.add(f"node{i + 1}", f"10.77.0.{11 + i}", kind=kind) for i in range(nodes)]
         network.laptop = network.add("laptop", "10.77.0.21", kind=Laptop)
         done = network.control.virga("up", "--no-agent")
         assert done.returncode == 0, done.stderr.decode() + network.control.logs()
