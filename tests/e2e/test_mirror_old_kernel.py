@@ -29,3 +29,4 @@ def test_it_was_really_switched_off(far):
         with open(f"/proc/{pid}/cmdline", "rb") as f:
             words = f.read().split(b"\0")
         assert b"--no-passthrough" in words and b"--no-erofs" in words
+    assert far.nodes[0].counters()["passthrough"] == 0
