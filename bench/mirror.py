@@ -254,7 +254,7 @@ class Bench:
         columns = [("native", "warm"), ("virga", "first"), ("virga", "cold"), ("virga", "warm"), ("sshfs", "first"),
                    ("sshfs", "warm"), ("rsync", "first"), ("rsync", "warm"), ("rsync-usr", "first")]
         columns = [c for c in columns if any(k[2:] == c for k in self.rows)]
-        say("\nmedian ms".ljust(13) + "".join(f"{p} {s}".rjust(16) for p, s in columns) + "   demands cold/warm")
+        say("\nmedian ms".ljust(13) + "".join(f"{p} {s}".rjust(16) for p, s in columns) + "   trips cold/warm")
         for rtt, case in dict.fromkeys(k[:2] for k in self.rows):
             cells = []
             for column in columns:
@@ -263,19 +263,19 @@ class Bench:
                 stopped = any(f.get("failed", "").startswith("stopped") for f in runs)
                 cells.append(f"{value:.0f}" if value is not None else
                              f"> {self.limit * 1000}" if stopped else "failed" if runs else "-")
-            demands = [max((f["demands"] for f in self.rows.get((rtt, case, "virga", s), []) if "demands" in f),
+            trips = [max((f["trips"] for f in self.rows.get((rtt, case, "virga", s), []) if "trips" in f),
                            default=None) for s in ("cold", "warm")]
-            say(f"{rtt:g} ms {case}".ljust(12) + "".join(c.rjust(16) for c in cells) + f"   {demands[0]}/{demands[1]}")
-            self.summary(rtt, case, demands)
+            say(f"{rtt:g} ms {case}".ljust(12) + "".join(c.rjust(16) for c in cells) + f"   {trips[0]}/{trips[1]}")
+            self.summary(rtt, case, trips)
 
-    def summary(self, rtt, case, demands):
+    def summary(self, rtt, case, trips):
         native, cold, warm = (self.median(rtt, case, *k) for k in
                               (("native", "warm"), ("virga", "cold"), ("virga", "warm")))
         best = min((m for m in (self.median(rtt, case, p, "first") for p in ("sshfs", "rsync")) if m), default=None)
         ratio = lambda a, b: round(a / b, 2) if a and b else None
         emit(bench="mirror-summary", rtt_ms=rtt, case=case, cold_ms=cold, warm_ms=warm, native_ms=native,
-             warm_over_native=ratio(warm, native), best_peer_over_cold=ratio(best, cold), demands_cold=demands[0],
-             demands_warm=demands[1])
+             warm_over_native=ratio(warm, native), best_peer_over_cold=ratio(best, cold), trips_cold=trips[0],
+             trips_warm=trips[1])
 
     def close(self):
         for peer in self.peers:

@@ -296,9 +296,11 @@ class Virga:
             timed = Timed(b.line, b.limit)
             fine = timed.run([b.line.client("vrun", *case.argv)], case.folder, self.client_env)
             after = self.counters()
-            for key in ("demands", "demand_bytes", "pushed", "pushed_bytes"):
+            for key in ("demands", "met", "demand_bytes", "pushed", "pushed_bytes"):
                 if key in after:
                     timed.fields[key] = after[key] - before.get(key, 0)
+            if "demands" in after:  # those that no push on its way met already
+                timed.fields["trips"] = timed.fields["demands"] - timed.fields.get("met", 0)
             if fine and not after:
                 timed.fields["failed"] = "it ran without a file daemon: nothing was mirrored"
             yield state, timed.fields

@@ -22,15 +22,19 @@ def project(far):
                  " && git status", check=0)
 
 
+def waited(node):
+    """How often a program had to wait for something that was not on its way already."""
+    counters = node.counters()
+    return counters.get("demands", 0) - counters.get("met", 0)
+
+
 def run(far, argv):
     """(demand round trips, bytes over the laptop's link) of one vrun."""
     laptop, node = far.laptop, far.nodes[0]
-    before, bytes_before = node.counters().get("demands", 0), laptop.traffic()
+    before, bytes_before = waited(node), laptop.traffic()
     done = laptop.vrun(*argv, env={**laptop.env, "PYTHONDONTWRITEBYTECODE": "1", "GIT_OPTIONAL_LOCKS": "0"})
     assert done.returncode == 0, done.stderr
-    after = node.counters()
-    assert "demands" in after, f"the daemon does not count: {after}"
-    return after["demands"] - before, laptop.traffic() - bytes_before
+    return waited(node) - before, laptop.traffic() - bytes_before
 
 
 @pytest.mark.parametrize("name", COMMANDS)
