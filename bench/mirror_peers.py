@@ -237,41 +237,36 @@ class Virga:
         must(bench.line.client("virga", "login", f"{NODE}:7700", "--token", token), env=self.client_env)
 
     def daemons(self):
-        """The node's file daemons: their numbers and their sockets."""
+        """What the node's file daemons say of themselves, by process."""
         folder = os.path.join(self.homes["node"], "node", "fs")
-        found = []
+        found = {}
         for slot in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
-            path = os.path.join(folder, slot, "sock")
-            s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            try:
-                s.connect(path)
-            except OSError:
-                s.close()
-                continue
-            pid = struct.unpack("3i", s.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
-            found.append((pid, s))
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+                try:
+                    s.connect(os.path.join(folder, slot, "sock"))
+                    s.settimeout(5)
+                    s.send(struct.pack("II", FSD_STATUS, 0))
+                    data = s.recv(65536)
+                except OSError:
+                    continue
+            if struct.unpack_from("I", data)[0] == FSD_STATUS_TEXT:
+                said = json.loads(data[8:].rstrip(b"\0"))
+                found[said["pid"]] = said
         return found
 
     def counters(self):
-        """What the daemons say of themselves, summed."""
+        """All their numbers, summed by name."""
         total = {}
-        for _, s in self.daemons():
-            with s:
-                s.settimeout(5)
-                s.send(struct.pack("II", FSD_STATUS, 0))
-                data = s.recv(65536)
-                if struct.unpack_from("I", data)[0] != FSD_STATUS_TEXT:
-                    continue
-                for key, value in flat(json.loads(data[8:].rstrip(b"\0"))):
-                    total[key] = total.get(key, 0) + value
+        for said in self.daemons().values():
+            for key, value in flat(said):
+                total[key] = total.get(key, 0) + value
         return total
 
     def make_cold(self):
         """A node that has never seen this client: its daemons end and what they kept goes."""
-        for pid, s in self.daemons():
-            s.close()
+        for pid in self.daemons():
             os.kill(pid, signal.SIGTERM)
-            for _ in range(100):
+            for _ in range(200):
                 if not os.path.exists(f"/proc/{pid}"):
                     break
                 time.sleep(0.05)

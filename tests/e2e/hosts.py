@@ -144,37 +144,38 @@ class FarNode(Host):
         return self.home / "node" / "fs"
 
     def daemons(self):
-        """(pid, connected socket) of each file daemon."""
-        found = []
+        """{pid: what it says of itself} of the file daemons."""
+        found = {}
         for path in self.environment().glob("*/sock"):
-            s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            try:
-                s.connect(str(path))
-            except OSError:
-                s.close()
-                continue
-            found.append((struct.unpack("3i", s.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0], s))
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+                try:
+                    s.connect(str(path))
+                    s.settimeout(WAIT_S)
+                    s.send(struct.pack("II", FSD_STATUS, 0))
+                    data = s.recv(65536)
+                except ConnectionError:
+                    continue
+            assert struct.unpack_from("I", data)[0] == FSD_STATUS_TEXT
+            said = json.loads(data[8:].rstrip(b"\0"))
+            found[said["pid"]] = said
         return found
 
     def counters(self):
         """All numbers that the daemons say of themselves, summed by name."""
         total = {}
-        for _, s in self.daemons():
-            with s:
-                s.settimeout(WAIT_S)
-                s.send(struct.pack("II", FSD_STATUS, 0))
-                data = s.recv(65536)
-                assert struct.unpack_from("I", data)[0] == FSD_STATUS_TEXT
-                for key, value in numbers(json.loads(data[8:].rstrip(b"\0"))):
-                    total[key] = total.get(key, 0) + value
+        for said in self.daemons().values():
+            for key, value in numbers(said):
+                total[key] = total.get(key, 0) + value
         return total
+
+    def end_daemons(self):
+        for pid in self.daemons():
+            os.kill(pid, signal.SIGTERM)
+            wait_for("the file daemon's end", lambda: not os.path.exists(f"/proc/{pid}"))
 
     def forget(self):
         """Makes it a node that has never seen anybody's files: daemons end, what they kept goes."""
-        for pid, s in self.daemons():
-            s.close()
-            os.kill(pid, signal.SIGTERM)
-            wait_for("the file daemon's end", lambda: not os.path.exists(f"/proc/{pid}"))
+        self.end_daemons()
         shutil.rmtree(self.environment(), ignore_errors=True)
 
 

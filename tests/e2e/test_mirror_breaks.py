@@ -53,6 +53,7 @@ def write_tar(folder, name, files):
         where = source / f"d{i // 50}"
         where.mkdir(parents=True, exist_ok=True)
         (where / f"f{i}").write_bytes(b"%d " % i * (i % 400))
+        os.utime(where / f"f{i}", (1_700_000_000 + i, 1_700_000_000 + i))  # whole seconds, as an archive keeps them
     subprocess.run(["tar", "-C", str(source), "-cf", str(folder / name), "."], check=True)
     return tree(source)
 

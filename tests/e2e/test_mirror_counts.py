@@ -1,7 +1,4 @@
 """How often a command waits for the laptop, and how much travels: counted, not timed, so that it is exact on any machine."""
-import os
-import signal
-
 import pytest
 
 COMMANDS = {
@@ -57,8 +54,6 @@ def test_a_warm_command_brings_no_content(far):
     node, argv = far.nodes[0], COMMANDS["python"]
     run(far, argv)
     _, warm = run(far, argv)
-    for pid, s in node.daemons():
-        s.close()
-        os.kill(pid, signal.SIGTERM)
+    node.end_daemons()
     _, again = run(far, argv)
     assert again < 4 << 20 and warm < 1 << 20

@@ -83,7 +83,7 @@ def test_other_secrets_are_refused_by_default(far, path):
     done = laptop.vrun("cat", path)
     assert done.returncode != 0 and mark.encode() not in done.stdout
     explained = laptop.virga("mirror", "explain", path)
-    assert explained.returncode == 0 and re.search(rb"refus|denied|deny|not serve", explained.stdout), explained.stdout + explained.stderr
+    assert explained.returncode == 0 and b"never its content" in explained.stdout and b"--allow" in explained.stdout, explained
 
 
 def test_what_a_virgaignore_names_is_not_there(far):
@@ -146,14 +146,13 @@ def test_nothing_tells_one_person_what_another_has(far, two):
         assert done.returncode == 0, done.stderr
         return done.stdout, laptop.traffic() - before
 
-    first, cost_ann = read(ann, f"/home/dev/{name}")
+    first, _ = read(ann, f"/home/dev/{name}")
     second, cost_bea = read(bea, f"/home/dev/{name}")
     again, cost_again = read(bea, f"/home/dev/{name}")
     assert first == second == again == content
     # Output comes back over the same link, so a read is one megabyte at least; the fetch is the second.
     assert cost_bea > 2 * SIZE - SIZE // 10, "the fetch was skipped because somebody else had the bytes"
     assert cost_again < cost_bea - SIZE // 2, "the control: what a person has fetched is not fetched again"
-    assert abs(cost_bea - cost_ann) < SIZE // 4
     folders = slots(node)
     assert len(folders) == 2, folders
     common = names_below(folders[0]) & names_below(folders[1])
@@ -175,7 +174,7 @@ def test_a_task_does_not_see_the_nodes_cache(far, two):
             assert done.returncode != 0, f"{path} is visible inside a task"
     # Nor does what is mounted tell the other's machine.
     mounts = bea.vrun("cat", "/proc/self/mountinfo").stdout
-    assert str(node.home).encode() not in mounts
+    assert str(node.environment()).encode() not in mounts
     assert b"anns" not in mounts
 
 

@@ -38,22 +38,36 @@ def test_what_only_the_laptop_has_is_found(far):
 
 
 @pytest.mark.parametrize("argv", [
-    ["find", "/etc", "-xdev", "-type", "f", "-name", "*.conf", "-printf", "%p %s %m %T@ %i\\n"],
+    ["find", "/etc/alternatives", "/etc/python3.11", "/usr/lib/git-core", "/usr/share/perl5", "-printf", "%p %y %m %T@ %u %g %l %n\\n"],
     ["ls", "-lRn", "--time-style=full-iso", "/usr/share/perl5"],
-    ["stat", "-c", "%n %s %a %u %g %Y %Z %i %h", "/usr/bin/git", "/usr", "/etc/passwd", "/bin"],
+    ["stat", "-c", "%n %s %a %u %g %y %F %N %h", "/usr/bin/git", "/etc/passwd", "/bin", "/usr/bin/python3"],
     ["sh", "-c", "ldd /usr/bin/git | sed 's/(0x.*//' | sort | grep -v vdso"],
     ["perl", "-MData::Dumper", "-MPOSIX", "-e", "print Dumper([1, {a => 2}]), POSIX::floor(2.5)"],
     ["/usr/bin/python3", "-c", "import json, ssl, sqlite3, asyncio; print(json.dumps([1, 2]), ssl.OPENSSL_VERSION)"],
-    ["sh", "-c", "tar -C /usr/share/doc/bash -cf - . | sha256sum"],
+    ["sh", "-c", "tar --sort=name -C /usr/share/doc/bash -cf - . | sha256sum"],
     ["sh", "-c", "cat /usr/bin/gcc /usr/lib/x86_64-linux-gnu/libcrypto.so.3 | sha256sum"],
     ["dpkg", "-l", "bash"],
+    ["sh", "-c", "apt list --installed 2>/dev/null | sha256sum"],
+    ["node", "-e", "console.log(process.version, require('path').join('a', '..', 'b'), require('fs').readdirSync('/opt/only-here'))"],
+    ["sh", "-c", "printf 'int main(){return 3;}' | g++ -x c++ -o /tmp/a.out - && /tmp/a.out; echo $?"],
+    ["awk", "-F:", "{ n += $3 } END { print n, NR }", "/etc/passwd"],
+    ["openssl", "version", "-a"],
+    ["sh", "-c", "ssh-keygen -q -t ed25519 -N '' -f /tmp/k && ssh-keygen -l -f /tmp/k.pub | cut -d' ' -f1,4"],
+    ["sh", "-c", "cd /usr/lib/git-core && ls -i | wc -l && ls | sha256sum"],
+    ["sh", "-c", "grep -rl 'sub new' /usr/share/perl5 | sort | sha256sum"],
+    ["sh", "-c", "md5sum $(ls -d /usr/bin/* | head -n 60) 2>&1 | sort | sha256sum"],
+    ["sh", "-c", "man -w bash 2>/dev/null; locale -a | sort; date -d @0 +%Z; TZ=Europe/Berlin date -d @0 +%H"],
+    ["bash", "-lc", "shopt | sort | sha256sum; type -t ls; echo ~ ~root"],
+    ["sh", "-c", "dd if=/usr/lib/x86_64-linux-gnu/libcrypto.so.3 bs=7001 skip=100 count=50 status=none | sha256sum"],
+    ["/usr/bin/python3", "-c", "import mmap, hashlib; f = open('/usr/bin/git', 'rb'); m = mmap.mmap(f.fileno(), 0, prot=1); print(hashlib.sha256(m).hexdigest())"],
+    ["sh", "-c", "test -r /etc/passwd && ! test -e /etc/nothing && [ -d /usr/lib ] && [ -L /bin ] && echo as expected"],
     ["sh", "-c", "dpkg -V bash coreutils; echo $?"],
-    ["du", "-s", "--apparent-size", "/usr/share/perl5"],
+    ["sh", "-c", "find /usr/share/perl5 -type f -size +2k -printf '%s\\n' | awk '{ n += $1 } END { print n }'"],
     ["readlink", "-f", "/usr/bin/cc", "/bin/sh", "/etc/alternatives/awk"],
     ["cat", "/nonexistent/file"],
     ["sh", "-c", "getent passwd root nobody daemon"],
     ["sh", "-c", "test -w /usr/bin && test -x /usr/bin/git && ! test -e /opt/nothing && echo $?"],
-], ids=lambda argv: argv[0] + "-" + str(len(" ".join(argv))))
+], ids=lambda argv: os.path.basename(argv[0]) + "-" + str(len(" ".join(argv))))
 def test_tools_say_the_same(far, argv):
     same(far.laptop, *argv, sort=argv[0] == "find")
 
@@ -190,8 +204,10 @@ def test_pytest_passes_and_fails_alike(far):
         "import pkg, pytest\n@pytest.mark.parametrize('x', range(20))\ndef test_twice(x):\n    assert pkg.twice(x) == x + x\n"
         "def test_wrong(tmp_path):\n    (tmp_path / 'f').write_text('x')\n    assert pkg.twice(2) == 5\n")
     argv = ["/usr/bin/python3", "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"]
-    plain = laptop.run(["env", "-C", f"{laptop.inner}/tested", *argv])
-    there = laptop.run(["env", "-C", f"{laptop.inner}/tested", "vrun", *argv])
+    env = {k: v for k, v in laptop.env.items() if not k.startswith("PYTHON")}
+    plain = laptop.run(["env", "-C", f"{laptop.inner}/tested", *argv], env=env)
+    shutil.rmtree(folder / "__pycache__")
+    there = laptop.run(["env", "-C", f"{laptop.inner}/tested", "vrun", *argv], env=env)
     assert there.returncode == plain.returncode == 1, there.stderr
     assert b"20 passed" in there.stdout and b"1 failed" in there.stdout
     assert (folder / "__pycache__").is_dir()
@@ -199,11 +215,12 @@ def test_pytest_passes_and_fails_alike(far):
 
 WRITER = """
 import sqlite3, sys
-db = sqlite3.connect("rows.db", timeout=60)
+db = sqlite3.connect("rows.db", timeout=120, isolation_level=None)
 for i in range(int(sys.argv[2])):
-    with db:
-        n = db.execute("select count(*) from t").fetchone()[0]
-        db.execute("insert into t values (?, ?, ?)", (int(sys.argv[1]), i, n))
+    db.execute("begin immediate")
+    n = db.execute("select count(*) from t").fetchone()[0]
+    db.execute("insert into t values (?, ?, ?)", (int(sys.argv[1]), i, n))
+    db.execute("commit")
 """
 
 
