@@ -100,6 +100,21 @@ def test_an_edit_outside_the_project_is_seen_too(far):
     assert system.exists()
 
 
+def test_an_edit_of_what_a_command_made_is_seen(far):
+    """Folders that the node made are as good as those it was told of."""
+    laptop = far.laptop
+    laptop.vrun("sh", "-c", "mkdir -p made-there/in/side && echo one > made-there/in/side/f && echo one > made-there/g", check=0)
+    for i, name in enumerate(["in/side/f", "g"] * 3):
+        edit(laptop.work / "made-there" / name, b"edit %d\n" % i, i % 3)
+        assert laptop.vrun("cat", f"made-there/{name}").stdout == b"edit %d\n" % i
+    (laptop.work / "made-there/in/side/new").write_text("new\n")
+    assert laptop.out("vrun", "ls", "made-there/in/side").split() == ["f", "new"]
+    laptop.plain("sh", "-c", "rm -r made-there && mkdir made-there", check=0)
+    assert laptop.vrun("ls", "made-there").stdout == b""
+    laptop.vrun("sh", "-c", "mkdir -p made-there/in/side && echo again > made-there/in/side/f", check=0)
+    assert (laptop.work / "made-there/in/side/f").read_text() == "again\n"
+
+
 # Run on the node and, to compare with, on the laptop: the same tree must come of it.
 MAKER = r'''
 import os, sys
