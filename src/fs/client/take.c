@@ -3,6 +3,7 @@
 #include "fs/client/svc.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 
 #define RANGES_MAX 1024u
@@ -79,12 +80,20 @@ static int take_skip(struct vg_mlink *l, const Vg__Mr__Skip *s) {
     return 0;
 }
 
+/* The root of a view. An operation may take the link of another task than its own. */
+static struct vg_cobj *view_root(struct vg_mirror *m, uint32_t view) {
+    vg_list_for_each (it, &m->tasks) {
+        const struct vg_mirror_task *t = vg_list_entry(it, struct vg_mirror_task, link);
+        for (size_t i = 0; i < t->n_view; i++)
+            if (vg_cobj_view_id(t->view_root[i]) == view)
+                return t->view_root[i];
+    }
+    return NULL;
+}
+
 /* The object that an operation names, if the tree knows it. */
 static struct vg_cobj *named(struct vg_mlink *l, const Vg__Mr__Op *op) {
-    struct vg_cobj *o = NULL;
-    for (size_t i = 0; l->task && i < l->task->n_view; i++)
-        if (vg_cobj_view_id(l->task->view_root[i]) == op->view)
-            o = l->task->view_root[i];
+    struct vg_cobj *o = view_root(l->m, op->view);
     const char *p = (const char *)op->name.data;
     size_t left = op->has_name ? op->name.len : 0;
     while (o && left) {
@@ -103,6 +112,30 @@ static struct vg_cobj *named(struct vg_mlink *l, const Vg__Mr__Op *op) {
     return o;
 }
 
+static bool is_empty(struct vg_ctree *t, const struct vg_cobj *folder) {
+    int fd = vg_cobj_open(t, folder, O_RDONLY | O_DIRECTORY);
+    struct vg_scan scan;
+    if (fd < 0 || vg_scan_folder(fd, false, &scan) < 0)
+        return false;
+    bool empty = scan.n == 0;
+    vg_scan_done(&scan);
+    return empty;
+}
+
+/* A node knows the folders that it made without having been told of them: they are watched as if it
+   had been. What came in before the watch did makes it look again. */
+static void watch_made(struct vg_mlink *l, const Vg__Mr__Op *op) {
+    struct vg_cobj *o = named(l, op);
+    const struct vg_mstat *st = o ? vg_cobj_told(o) : NULL;
+    if (!st || !S_ISDIR(st->mode) || vg_cobj_served(o))
+        return;
+    int r = vg_watch_add(l->m->watch, o);
+    vg_cobj_set_served(o);
+    vg_mpeer_told(l->peer, o, vg_ctree_seq(l->m->tree));
+    if (r < 0 || !is_empty(l->m->tree, o))
+        vg_cobj_changed(l->m->tree, o);
+}
+
 static int take_op(struct vg_mlink *l, const Vg__Mr__Op *op) {
     if (!l->peer->apply)
         return -EPROTO; /* before it said who it is */
@@ -115,6 +148,8 @@ static int take_op(struct vg_mlink *l, const Vg__Mr__Op *op) {
     vg_ctree_actor(l->m->tree, l->peer->daemon);
     int r = vg_apply_op(l->peer->apply, op);
     vg_ctree_actor(l->m->tree, NULL);
+    if (r == 0 && op->has_kind && op->kind == VG__MR__OP__KIND__MKDIR)
+        watch_made(l, op);
     if (op->has_kind && op->kind == VG__MR__OP__KIND__END && l->peer->busy) {
         struct vg_cobj *o = vg_ctree_get(l->m->tree, l->peer->busy);
         if (o)

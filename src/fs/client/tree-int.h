@@ -24,7 +24,9 @@ struct vg_ctree {
     uint8_t machine[VG_MID];
     struct vg_policy *policy;
     struct vg_map by_number;
-    struct vg_map views; /* by path */
+    struct vg_map views;   /* by path */
+    struct vg_map by_file; /* device and inode to the file's object that was told last */
+    struct vg_map linked; /* files with several names, by number: looked at when a command starts */
     uint64_t last, seq;
     uint32_t last_view;
     const uint8_t *actor;
@@ -33,4 +35,10 @@ struct vg_ctree {
 };
 
 struct vg_cobj *vg_cobj_new(struct vg_ctree *t, struct vg_cobj *parent, const char *name);
+/* Its stat was told. */
+void vg_cobj_know(struct vg_ctree *t, struct vg_cobj *o, const struct vg_mstat *st);
+/* A file with several names is seen like this by one of them: what was told of another may be old.
+ */
+void vg_ctree_other_names(struct vg_ctree *t, const struct vg_mstat *st);
+bool vg_cobj_as_told(const struct vg_cobj *o, const struct vg_mstat *st);
 void vg_cobj_detach(struct vg_ctree *t, struct vg_cobj *o);

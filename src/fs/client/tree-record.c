@@ -62,8 +62,7 @@ static int add_one(struct adding *a, const struct vg_scan *scan, const struct vg
     struct vg_cobj *o = object_of(a->t, a->folder, name, &e->st);
     if (!o)
         return -ENOMEM;
-    o->st = e->st;
-    o->known = true;
+    vg_cobj_know(a->t, o, &e->st);
     o->seen = a->seq;
     struct vg_dirent d = {
         .object = o->number,

@@ -63,6 +63,8 @@ void vg_ctree_free(struct vg_ctree *t) {
     }
     vg_map_done(&t->by_number);
     vg_map_done(&t->views);
+    vg_map_done(&t->by_file);
+    vg_map_done(&t->linked);
     vg_close(&t->root_fd);
     free(t);
 }
@@ -122,6 +124,9 @@ void vg_cobj_set_wd(struct vg_cobj *folder, int wd) {
 }
 bool vg_cobj_served(const struct vg_cobj *folder) {
     return folder->served;
+}
+void vg_cobj_set_served(struct vg_cobj *folder) {
+    folder->served = true;
 }
 uint64_t vg_ctree_seq(const struct vg_ctree *t) {
     return t->seq;
@@ -296,9 +301,38 @@ static void parent_changed(struct vg_ctree *t, struct vg_cobj *o) {
     vg_cobj_changed(t, o->parent ? o->parent : o);
 }
 
-void vg_cobj_set_told(struct vg_ctree *t, struct vg_cobj *o, const struct vg_mstat *st) {
+bool vg_cobj_as_told(const struct vg_cobj *o, const struct vg_mstat *st) {
+    return o->known && o->st.dev == st->dev && o->st.ino == st->ino && o->st.mode == st->mode &&
+           o->st.size == st->size && o->st.mtime == st->mtime && o->st.ctime == st->ctime;
+}
+
+static uint64_t file_key(const struct vg_mstat *st) {
+    return st->ino ^ (st->dev << 48) ^ (st->dev >> 16);
+}
+
+void vg_ctree_other_names(struct vg_ctree *t, const struct vg_mstat *st) {
+    struct vg_cobj *o = vg_map_get_u64(&t->by_file, file_key(st));
+    if (!o || o->st.ino != st->ino || o->st.dev != st->dev || vg_cobj_gone(o) || !o->parent)
+        return;
+    (void)vg_map_put_u64(&t->linked, o->number, o);
+    if (!o->busy && !vg_cobj_as_told(o, st))
+        vg_cobj_changed(t, o->parent);
+}
+
+void vg_cobj_know(struct vg_ctree *t, struct vg_cobj *o, const struct vg_mstat *st) {
     o->st = *st;
     o->known = true;
+    if (!S_ISREG(st->mode))
+        return;
+    if (st->nlink > 1) {
+        vg_ctree_other_names(t, st);
+        (void)vg_map_put_u64(&t->linked, o->number, o);
+    }
+    (void)vg_map_put_u64(&t->by_file, file_key(st), o);
+}
+
+void vg_cobj_set_told(struct vg_ctree *t, struct vg_cobj *o, const struct vg_mstat *st) {
+    vg_cobj_know(t, o, st);
     parent_changed(t, o);
 }
 

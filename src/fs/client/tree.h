@@ -85,4 +85,5 @@ int vg_ctree_record(struct vg_ctree *t, struct vg_cobj *folder, struct vg_memo *
 int vg_cobj_wd(const struct vg_cobj *folder); /* -1: not watched */
 void vg_cobj_set_wd(struct vg_cobj *folder, int wd);
 bool vg_cobj_served(const struct vg_cobj *folder); /* its record was made at least once */
+void vg_cobj_set_served(struct vg_cobj *folder);   /* a node made it, and so knows what is in it */
 void vg_ctree_each(struct vg_ctree *t, void (*each)(void *user, struct vg_cobj *o), void *user);

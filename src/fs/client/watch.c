@@ -183,11 +183,6 @@ void vg_watch_counts(const struct vg_watch *w, size_t *ret_watched, size_t *ret_
 
 /* ---- what events mean ---- */
 
-static bool as_told(const struct vg_cobj *o, const struct vg_mstat *st) {
-    return o->known && o->st.dev == st->dev && o->st.ino == st->ino && o->st.mode == st->mode &&
-           o->st.size == st->size && o->st.mtime == st->mtime && o->st.ctime == st->ctime;
-}
-
 static bool hidden(struct vg_watch *w, const struct vg_cobj *folder, const char *name, mode_t m) {
     char path[PATH_MAX + NAME_MAX + 2];
     if (vg_cobj_path(folder, path, PATH_MAX) < 0)
@@ -217,7 +212,7 @@ static void changed_below(void *user, struct vg_cobj *o) {
 static void name_event(struct vg_watch *w, struct vg_cobj *folder, const char *name,
                        const struct vg_mstat *st) {
     struct vg_cobj *o = vg_map_get(&folder->kids, name);
-    if (strcmp(name, ".virgaignore") == 0 && !(o && st && as_told(o, st))) {
+    if (strcmp(name, ".virgaignore") == 0 && !(o && st && vg_cobj_as_told(o, st))) {
         vg_ctree_each(w->tree, changed_below, &(struct below){w, folder});
         return;
     }
@@ -226,11 +221,13 @@ static void name_event(struct vg_watch *w, struct vg_cobj *folder, const char *n
             vg_cobj_removed(w->tree, o);
         return;
     }
-    if (o && (o->busy || as_told(o, st)))
+    if (o && (o->busy || vg_cobj_as_told(o, st)))
         return;
     if (!o && hidden(w, folder, name, (mode_t)st->mode))
         return;
     vg_cobj_changed(w->tree, folder);
+    if (S_ISREG(st->mode) && st->nlink > 1)
+        vg_ctree_other_names(w->tree, st);
 }
 
 static void self_event(struct vg_watch *w, struct vg_cobj *folder, uint32_t mask) {
@@ -245,7 +242,7 @@ static void self_event(struct vg_watch *w, struct vg_cobj *folder, uint32_t mask
     if (fd < 0 || fstat(fd, &st) < 0)
         return;
     vg_mstat_from(&now, &st);
-    if (!as_told(folder, &now)) {
+    if (!vg_cobj_as_told(folder, &now)) {
         folder->st = now;
         folder->known = true;
         vg_cobj_changed(w->tree, folder);
@@ -380,7 +377,7 @@ static bool differs(struct vg_watch *w, struct vg_cobj *folder) {
         struct vg_cobj *o = vg_map_get(&folder->kids, name);
         if (!o && hidden(w, folder, name, (mode_t)scan.ent[i].st.mode))
             continue;
-        other = !o || (!o->busy && !as_told(o, &scan.ent[i].st));
+        other = !o || (!o->busy && !vg_cobj_as_told(o, &scan.ent[i].st));
         seen++;
     }
     vg_map_for_each (s, &folder->kids)
@@ -389,7 +386,30 @@ static bool differs(struct vg_watch *w, struct vg_cobj *folder) {
     return other || seen != told;
 }
 
+/* A file with several names: who changes it by another name is heard of in that one's folder. */
+static void recheck_linked(struct vg_watch *w) {
+    vg_map_for_each (s, &w->tree->linked) {
+        struct vg_cobj *o = s->value;
+        char path[PATH_MAX];
+        struct stat st;
+        struct vg_mstat now;
+        if (vg_cobj_gone(o) || !o->parent) {
+            vg_map_del_u64(&w->tree->linked, o->number);
+            continue;
+        }
+        if (o->busy || !o->parent->served || vg_cobj_path(o, path, sizeof(path)) < 0)
+            continue;
+        vg_auto_fd int fd = vg_open_beneath(w->tree->root_fd, path, O_PATH);
+        if (fd < 0 || fstat(fd, &st) < 0)
+            continue; /* its folder's events say so */
+        vg_mstat_from(&now, &st);
+        if (!vg_cobj_as_told(o, &now))
+            vg_cobj_changed(w->tree, o->parent);
+    }
+}
+
 void vg_watch_recheck(struct vg_watch *w) {
+    recheck_linked(w);
     vg_map_for_each (s, &w->unwatched) {
         struct vg_cobj *folder = s->value;
         if (vg_cobj_gone(folder))

@@ -24,6 +24,6 @@ void vg_watch_far(struct vg_watch *w, struct vg_cobj *folder);
 void vg_watch_forget(struct vg_watch *w, struct vg_cobj *folder);
 /* Takes all events that wait, now. */
 void vg_watch_drain(struct vg_watch *w);
-/* Looks at the folders that are not watched. */
+/* Looks at the folders that are not watched, and at files with several names. */
 void vg_watch_recheck(struct vg_watch *w);
 void vg_watch_counts(const struct vg_watch *w, size_t *ret_watched, size_t *ret_unwatched);
