@@ -10,6 +10,7 @@
 #include "base/util.h"
 #include "fs/node/fsd-int.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <getopt.h>
 #include <poll.h>
@@ -179,7 +180,19 @@ static int parse(struct fsd *d, int argc, char **argv) {
     return d->dir && d->slot != VG_FS_SLOT_NONE && optind == argc ? 0 : -EINVAL;
 }
 
-/* Mount points of a daemon that was killed are empty folders in a namespace that is gone. */
+/* What a daemon that was killed left behind: its mounts went with its namespace. */
+static void clear_old(struct fsd *d) {
+    DIR *dir = opendir(d->own);
+    for (const struct dirent *e; dir && (e = readdir(dir));) {
+        vg_auto_free char *path =
+            strncmp(e->d_name, "m-", 2) ? NULL : vg_fmt("%s/%s", d->own, e->d_name);
+        if (path)
+            vg_machine_clear(path);
+    }
+    if (dir)
+        closedir(dir);
+}
+
 static int make_place(struct fsd *d, struct vg_err *err) {
     d->own = vg_fmt("%s/%u", d->dir, d->slot);
     vg_auto_free char *cache = d->own ? vg_fmt("%s/cache", d->own) : NULL;
@@ -196,6 +209,8 @@ static int make_place(struct fsd *d, struct vg_err *err) {
                                  .public_dir = public,
                                  .wait_usec = CACHE_WAIT_USEC};
     r = vg_cache_open(&conf, &d->cache, err);
+    if (r >= 0) /* now it is certain that no other daemon is here */
+        clear_old(d);
     if (r >= 0 && (r = vg_peers_new(d->cache, &d->peers)) < 0)
         r = vg_err_sys(err, r, "cannot start the file daemon");
     return r;

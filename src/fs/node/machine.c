@@ -8,6 +8,7 @@
 #include "fs/node/machine-int.h"
 
 #include <errno.h>
+#include <ftw.h>
 #include <jansson.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -179,6 +180,17 @@ static void free_views(struct vg_machine *m) {
         vg_gen_free(vg_list_entry(it, struct mgen, link));
 }
 
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at) {
+    (void)st, (void)kind, (void)at;
+    if (remove(path) < 0)
+        vg_debug("cannot remove %s: %s", path, strerror(errno));
+    return 0;
+}
+
+void vg_machine_clear(const char *dir) {
+    nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+}
+
 void vg_machine_free(struct vg_machine *m) {
     if (!m)
         return;
@@ -200,6 +212,8 @@ void vg_machine_free(struct vg_machine *m) {
         free(vg_list_entry(it, struct mtask, link));
     pthread_cond_destroy(&m->idle);
     pthread_mutex_destroy(&m->lock);
+    if (m->dir)
+        vg_machine_clear(m->dir);
     free(m->dir);
     free(m->cache_dir);
     free(m->pending);

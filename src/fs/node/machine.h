@@ -124,7 +124,10 @@ struct vg_machine_conf {
 };
 /* Mounts the environment in the caller's mount namespace. */
 int vg_machine_new(const struct vg_machine_conf *conf, struct vg_machine **ret, struct vg_err *err);
-void vg_machine_free(struct vg_machine *m); /* cuts off whoever still uses it */
+/* Cuts off whoever still uses it, and leaves nothing in its folder. */
+void vg_machine_free(struct vg_machine *m);
+/* Removes what a machine left in its folder; vg_machine_free does it. */
+void vg_machine_clear(const char *dir);
 int vg_machine_link(struct vg_machine *m, int fd, uint64_t task); /* takes the socket */
 /* A keeper wants the task's views: `ready` follows, maybe at once. -EEXIST: another has it. */
 int vg_machine_task(struct vg_machine *m, uint64_t task);

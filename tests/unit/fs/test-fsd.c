@@ -7,6 +7,7 @@
 #include "fs/fsd.h"
 
 #include <criterion/criterion.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <jansson.h>
 #include <signal.h>
@@ -73,6 +74,17 @@ static void teardown(struct world *w) {
     if (!pid)
         execlp("rm", "rm", "-rf", w->dir, NULL);
     waitpid(pid, NULL, 0);
+}
+
+static int machines_left(const struct world *w) {
+    char own[96];
+    int n = 0;
+    snprintf(own, sizeof(own), "%s/3", w->dir);
+    DIR *d = opendir(own);
+    for (const struct dirent *e; d && (e = readdir(d));)
+        n += !strncmp(e->d_name, "m-", 2);
+    closedir(d);
+    return n;
 }
 
 static struct vg_fsd_task task_of(const struct world *w, uint64_t id) {
@@ -146,6 +158,7 @@ Test(fsd, task_gets_the_machines_files_and_its_barrier, .timeout = 60) {
     cr_assert_eq(pread(fd, text, sizeof(text), 0), 9);
     shutdown(w.conn, SHUT_RDWR);
     cr_assert_eq(wait_daemon(&w), 0);
+    cr_assert_eq(machines_left(&w), 0, "it leaves its cache and nothing else");
     teardown(&w);
 }
 
@@ -224,6 +237,31 @@ Test(fsd, leaves_when_nobody_needs_it, .timeout = 60) {
     setup(&w, "1ms");
     close(w.conn);
     w.conn = -1;
+    cr_assert_eq(wait_daemon(&w), 0);
+    teardown(&w);
+}
+
+Test(fsd, killed_one_is_cleared_up_by_the_next, .timeout = 60) {
+    struct world w;
+    char buf[65536];
+    size_t n = 0;
+    setup(&w, "60s");
+    struct vg_fsd_task t = task_of(&w, 7);
+    cr_assert_eq(vg_fsd_send(w.conn, VG_FSD_TASK, &t, sizeof(t), NULL, 0), 0);
+    bring_link(&w, 7);
+    fake_run(w.link, 7, false);
+    vg_auto_fd int mnt = take_mounts(w.conn);
+    cr_assert_eq(faccessat(mnt, "hello", R_OK, 0), 0);
+    kill(w.daemon, SIGKILL);
+    cr_assert_eq(wait_daemon(&w), 128 + SIGKILL);
+    cr_assert_lt(openat(mnt, "hello", O_RDONLY), 0, "cut off, not hung");
+    cr_assert_eq(machines_left(&w), 1);
+    close(w.conn);
+    start_daemon(&w, "60s");
+    cr_assert_eq(vg_fsd_send(w.conn, VG_FSD_STATUS, NULL, 0, NULL, 0), 0);
+    cr_assert_eq(hear(w.conn, buf, sizeof(buf), NULL, &n), VG_FSD_STATUS_TEXT);
+    cr_assert_eq(machines_left(&w), 0);
+    kill(w.daemon, SIGTERM);
     cr_assert_eq(wait_daemon(&w), 0);
     teardown(&w);
 }
