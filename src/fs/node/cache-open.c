@@ -244,7 +244,8 @@ int vg_cache_open(const struct vg_cache_conf *conf, struct vg_cache **ret, struc
     r = r < 0 ? r : open_folders(c, conf->dir, conf->wait_usec, err);
     r = r < 0 ? r : open_limits(c, conf, err);
     if (r == 0) {
-        if (conf->public_dir) /* not seeded is no error */
+        /* Made when it is not there, so that what is seeded later is found, too. */
+        if (conf->public_dir && vg_mkdir_p(conf->public_dir, 0700) >= 0)
             c->public_dir = open(conf->public_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         r = open_mark(c, err);
         open_used(c);

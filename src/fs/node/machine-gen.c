@@ -29,6 +29,7 @@ static int make_env(struct vg_machine *m, struct mgen *g, struct vg_err *err) {
     struct vg_mstat root = {.mode = S_IFDIR | 0755, .nlink = 2, .ino = 1};
     struct vg_view_conf conf = {.links = m->links,
                                 .cache = m->conf.cache,
+                                .peers = m->conf.peers,
                                 .ids = m->conf.ids,
                                 .dir = m->dir,
                                 .at = g->at,

@@ -52,11 +52,14 @@ Test(public, seeded_content_is_found_by_id_by_every_tenant_and_by_stamp_never) {
     file(&s, "a", &a, 0644);
     file(&s, "again", &a, 0755);
     file(&s, "b", &b, 0644);
+    s.place.conf.public_dir = s.store;
+    struct vg_cache *early = place_open(&s.place); /* before anything was seeded */
     struct vg_public_stat st = seed(&s);
+    cr_assert(vg_cache_has(early, a.stamp, a.id));
+    vg_cache_close(early);
     cr_assert(st.files == 3 && st.added == 2 && st.added_bytes == a.size + b.size);
     st = seed(&s);
     cr_assert(st.files == 3 && st.added == 0);
-    s.place.conf.public_dir = s.store;
     struct vg_cache *c[2] = {place_open(&s.place), place_open(&other)};
     for (int i = 0; i < 2; i++) {
         struct vg_blob *blob;
