@@ -4,6 +4,8 @@ vrun returns, and whatever part is restarted or cut meanwhile, the command goes 
 import os
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 
 import pytest
@@ -173,9 +175,25 @@ def slow(laptop, tail="cat /opt/only-here/late; echo done > after"):
     return p
 
 
-def goes_on(laptop, p):
+def finish(far, laptop, p):
+    """Its output, or what everybody knows of it when it hangs."""
+    try:
+        return p.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        said = [laptop.virga("mirror", "status").stdout, (far.nodes[0].home / "agent.out").read_bytes()]
+        for sock in far.nodes[0].environment().glob("*/sock"):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+                s.connect(str(sock))
+                s.send(struct.pack("II", 5, 0))  # STATUS
+                said.append(s.recv(65536)[8:])
+        p.kill()
+        text = "\n".join(part.decode(errors="replace") for part in said)
+        raise AssertionError(f"it hangs\n{text}\n{far.control.logs()}") from None
+
+
+def goes_on(far, laptop, p):
     (laptop.work / "go").write_text("")
-    out, err = p.communicate(timeout=90)
+    out, err = finish(far, laptop, p)
     assert (p.returncode, out) == (0, b"late\n"), (p.returncode, out, err)
     assert (laptop.work / "after").read_text() == "done\n"
 
@@ -185,7 +203,7 @@ def test_a_restart_of_the_control_plane_disturbs_nothing(far, laptop):
     pid = far.control.pid("virgad")
     os.kill(pid, signal.SIGKILL)
     wait_for("virgad to be back", lambda: far.control.pid("virgad") not in (None, pid) and ready_nodes(far) == 1)
-    goes_on(laptop, p)
+    goes_on(far, laptop, p)
 
 
 def test_a_restart_of_the_agent_disturbs_nothing(far, laptop):
@@ -193,17 +211,17 @@ def test_a_restart_of_the_agent_disturbs_nothing(far, laptop):
     far.nodes[0].stop_agent()
     far.nodes[0].restart_agent()
     wait_for("the node to be ready", lambda: ready_nodes(far) == 1)
-    goes_on(laptop, p)
+    goes_on(far, laptop, p)
 
 
-def test_a_link_that_is_cut_and_comes_back_is_only_a_pause(laptop):
+def test_a_link_that_is_cut_and_comes_back_is_only_a_pause(far, laptop):
     p = slow(laptop)
     laptop.cut()
     (laptop.work / "go").write_text("")
     with pytest.raises(subprocess.TimeoutExpired):
         p.wait(timeout=2)
     laptop.heal()
-    goes_on(laptop, p)
+    goes_on(far, laptop, p)
 
 
 def daemons(home):
@@ -215,7 +233,7 @@ def test_a_killed_file_daemon_ends_its_tasks_with_a_reason_and_the_next_works(fa
     p = slow(laptop)
     for pid in daemons(far.nodes[0].home):
         os.kill(pid, signal.SIGKILL)
-    out, err = p.communicate(timeout=60)
+    out, err = finish(far, laptop, p)
     assert p.returncode == 137 and b"file daemon ended" in err, (p.returncode, err)
     assert ran(laptop.vrun("cat", "/opt/only-here/file")) == "from the laptop\n"
 
@@ -223,7 +241,7 @@ def test_a_killed_file_daemon_ends_its_tasks_with_a_reason_and_the_next_works(fa
 def test_an_interrupted_command_leaves_nothing_behind(far, laptop):
     p = slow(laptop)
     p.send_signal(signal.SIGINT)
-    p.communicate(timeout=60)
+    finish(far, laptop, p)
     assert p.returncode == -signal.SIGINT
     wait_for("no task to be left", lambda: not far.control.json("task", "list"))
     mounts = read_bytes("/proc/self/mounts")
