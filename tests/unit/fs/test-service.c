@@ -115,6 +115,34 @@ Test(service, tells_of_changes_while_a_task_runs) {
     cr_assert(node_entry(&n, n.view_root[1], "new", &(struct vg_dirent){0}));
 }
 
+/* A link is nobody's until the node has said hello: what changes between its first flight and that
+   is told then, though no other event comes. */
+Test(service, tells_of_a_change_that_came_while_a_link_had_no_name_yet) {
+    struct node again;
+    put(&w, PROJECT "/f", "x");
+    service_start(&w);
+    begin(&w, &n, 1, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_runs == 1);
+    node_hello(&n, 1, true);
+    uint64_t root = n.view_root[1];
+    node_get(&n, root, 0, 0);
+    int dirs = n.n_dirs;
+    turn(&w, &n, n.n_dirs > dirs);
+    begin(&w, &again, 2, ls, PROJECT, NULL);
+    turn(&w, &again, again.n_runs == 1);
+    node_done(&n); /* the link that had a name breaks */
+    for (int i = 0; i < 20; i++)
+        uv_run(&w.loop, UV_RUN_NOWAIT);
+    int before = again.n_invals;
+    put(&w, PROJECT "/go", "x");
+    for (int i = 0; i < 20; i++) /* the kernel has told it: it is there to be read */
+        uv_run(&w.loop, UV_RUN_NOWAIT);
+    node_hello(&again, 1, false);
+    turn(&w, &again, again.n_invals > before);
+    cr_assert_eq(again.inval[again.n_invals - 1], root);
+    node_done(&again);
+}
+
 Test(service, keeps_a_number_through_a_rename_and_gives_a_new_one_to_a_new_file) {
     put(&w, PROJECT "/f", "x");
     service_start(&w);
