@@ -177,15 +177,49 @@ static int succeed(struct vg_machine *m, struct vg_err *err) {
     return 0;
 }
 
+struct grave {
+    struct vg_machine *m;
+    struct mgen *g;
+};
+
+static void *bury(void *arg) {
+    struct grave grave = *(struct grave *)arg;
+    free(arg);
+    vg_gen_free(grave.g);
+    pthread_mutex_lock(&grave.m->lock);
+    if (--grave.m->jobs == 0)
+        pthread_cond_broadcast(&grave.m->idle);
+    pthread_mutex_unlock(&grave.m->lock);
+    return NULL;
+}
+
+/* Ending a view waits for its threads, one of which may be writing an image: elsewhere, so that
+   nobody's answers wait. Without a thread to be had it happens here. */
+static void free_aside(struct vg_machine *m, struct mgen *g) {
+    struct grave *grave = vg_alloc(sizeof(*grave));
+    pthread_t thread;
+    pthread_mutex_lock(&m->lock);
+    vg_list_remove(&g->link);
+    m->jobs++;
+    pthread_mutex_unlock(&m->lock);
+    if (grave)
+        *grave = (struct grave){.m = m, .g = g};
+    if (grave && pthread_create(&thread, NULL, bury, grave) == 0) {
+        pthread_detach(thread);
+        return;
+    }
+    free(grave);
+    vg_gen_free(g);
+    pthread_mutex_lock(&m->lock);
+    m->jobs--;
+    pthread_mutex_unlock(&m->lock);
+}
+
 static void reap(struct vg_machine *m) {
     vg_list_for_each_safe (it, &m->gens) {
         struct mgen *g = vg_list_entry(it, struct mgen, link);
-        if (g == m->gen || users_of(m, g))
-            continue;
-        pthread_mutex_lock(&m->lock);
-        vg_list_remove(&g->link);
-        pthread_mutex_unlock(&m->lock);
-        vg_gen_free(g);
+        if (g != m->gen && !users_of(m, g))
+            free_aside(m, g);
     }
 }
 

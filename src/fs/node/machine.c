@@ -191,16 +191,21 @@ void vg_machine_clear(const char *dir) {
     nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
 }
 
-void vg_machine_free(struct vg_machine *m) {
-    if (!m)
-        return;
+static void await_jobs(struct vg_machine *m) {
     pthread_mutex_lock(&m->lock);
     while (m->jobs)
         pthread_cond_wait(&m->idle, &m->lock);
     pthread_mutex_unlock(&m->lock);
+}
+
+void vg_machine_free(struct vg_machine *m) {
+    if (!m)
+        return;
+    await_jobs(m);
     /* The receiving thread must not meet a view that is gone, and views ask through the links: the
        thread stops first, the memory goes last. */
     vg_links_stop(m->links);
+    await_jobs(m); /* that began meanwhile */
     vg_list_for_each (it, &m->tasks)
         vg_image_unref(vg_list_entry(it, struct mtask, link)->image);
     free_views(m);
