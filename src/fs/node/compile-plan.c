@@ -82,6 +82,10 @@ static bool is_system(const struct vg_plan *p, const struct vg_plan_item *i) {
     return up->steady && !(top && (!memcmp(name, "root", 4) || !memcmp(name, "home", 4)));
 }
 
+static bool was_used(const struct env_node *n) {
+    return n->file || n->used_before;
+}
+
 #define NO_CONTENT (VG_DE_DENIED | VG_DE_SECRET)
 #define ALWAYS_EMPTY (VG_DE_OTHER | VG_DE_EMPTY)
 
@@ -97,7 +101,7 @@ static bool suits(const struct vg_env *e, const struct env_node *n, bool steady)
         return n->target_len > 0;
     case S_IFREG: /* one that was never wanted has no content here */
         return n->st.nlink > 0 &&
-               (steady || (!(n->flags & NO_CONTENT) && (n->st.size == 0 || n->file)));
+               (steady || (!(n->flags & NO_CONTENT) && (n->st.size == 0 || was_used(n))));
     case S_IFIFO:
     case S_IFSOCK:
         return steady;
@@ -150,7 +154,7 @@ static int add_item(struct vg_plan *p, struct vg_env *e, struct env_node *n, uin
                              .st = *st,
                              .uid = vg_fs_id_out(&e->conf.ids, st->uid),
                              .gid = vg_fs_id_out(&e->conf.ids, st->gid),
-                             .wanted = n->file && !(n->flags & NO_CONTENT),
+                             .wanted = was_used(n) && !(n->flags & NO_CONTENT),
                              .complete = n->flags & ALWAYS_EMPTY,
                              .has_id = n->flags & VG_DE_ID};
     memcpy(i.id, n->id, VG_HASH);

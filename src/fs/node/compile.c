@@ -30,6 +30,7 @@ struct vg_image {
     char *at; /* owned; where it is mounted */
     uint8_t hash[VG_HASH];
     uint64_t bytes;
+    uint64_t bad; /* contents that the cache had found broken and dropped when it was made */
 };
 
 struct vg_compile {
@@ -119,8 +120,17 @@ static int mount_image(struct vg_compile *c, struct vg_buf *b, char **ret_at) {
 
 /* ---- making ---------------------------------------------------------------------------------- */
 
+static uint64_t bad_contents(struct vg_compile *c) {
+    struct vg_cache_stat st;
+    vg_cache_stats(c->conf.cache, &st);
+    return st.bad;
+}
+
+/* Every folder is as it was, and no content went away although it was held. */
 static bool still_true(struct vg_compile *c, const struct vg_image *i) {
     struct vg_env *e = c->conf.env;
+    if (bad_contents(c) != i->bad)
+        return false;
     pthread_mutex_lock(&e->lock);
     bool yes = vg_plan_holds(&i->plan, e);
     pthread_mutex_unlock(&e->lock);
@@ -212,7 +222,7 @@ static int make(struct vg_compile *c, struct vg_image *old, struct vg_image **re
     struct vg_image *i = vg_alloc(sizeof(*i));
     if (!i)
         return -ENOMEM;
-    *i = (struct vg_image){.of = c, .refs = 1};
+    *i = (struct vg_image){.of = c, .refs = 1, .bad = bad_contents(c)};
     int r = build(c, i, &bytes);
     /* The same bytes may stand for folders that were unproven meanwhile, or for the same folders
        under other numbers: then the mount is good but what must hold is not. */

@@ -68,6 +68,7 @@ struct env_node {
     struct env_file *file;
     struct vg_buf *xattrs; /* name NUL u32 length value, ...; NULL: not asked */
     struct vg_list waits;  /* struct env_wait */
+    bool used_before;      /* its content, in the view that this one is a copy of */
     bool stale; /* frozen, and another file at the client by now: its content cannot be fetched */
     int fail;   /* errno of the last fetch */
     uint64_t fail_usec;

@@ -442,8 +442,10 @@ static int copy_kid(struct vg_env *to, struct env_node *folder, const struct env
     int r = n ? update(to, n, &d) : -ENOMEM;
     if (n && r < 0)
         detach(to, n);
-    else if (n)
+    else if (n) {
+        n->used_before = k->file || k->used_before;
         folder->dir->kid[folder->dir->n++] = n;
+    }
     return r;
 }
 
@@ -459,6 +461,7 @@ static int copy_folder(struct vg_env *to, struct env_node *folder, const struct 
     folder->dir->epoch = to->epoch;
     folder->dir->proven = r >= 0;
     folder->dir->st = src->dir->st;
+    folder->dir->changed_usec = src->dir->changed_usec;
     return r == -ESTALE ? 0 : r;
 }
 

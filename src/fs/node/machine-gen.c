@@ -174,6 +174,8 @@ static int succeed(struct vg_machine *m, struct vg_err *err) {
         inval_pending(m, g->env);
     }
     set_current(m, g);
+    if (g->compile)
+        vg_compile_kick(g->compile); /* what it was copied from was used */
     return 0;
 }
 
