@@ -122,12 +122,14 @@ struct folders {
     char path[FOLDERS_MAX][256];
 };
 
+/* 1, or 0 when it is not there any more: a driver may be replaced at any time. */
 static int show_folder(struct dress *k, struct folders *f, const char *path, size_t *ret) {
     char from[PATH_MAX], at[64];
+    struct stat st;
     for (size_t i = 0; i < f->n; i++)
         if (!strcmp(f->path[i], path)) {
             *ret = i;
-            return 0;
+            return 1;
         }
     if (f->n == FOLDERS_MAX || strlen(path) >= sizeof(f->path[0]))
         return vg_err_set(k->err, VG_TOO_BIG, "driver libraries lie in more than %d folders",
@@ -135,6 +137,8 @@ static int show_folder(struct dress *k, struct folders *f, const char *path, siz
     const char *rest;
     size_t lower = vg_sb_lower_of(k->b->node, path, &rest);
     snprintf(from, sizeof(from), "/l%zu%s", lower, rest);
+    if (stat(from, &st) < 0 && errno == ENOENT)
+        return 0;
     snprintf(at, sizeof(at), "run/virga-node/%zu", f->n);
     if ((mkdir("run/virga-node", 0755) < 0 && errno != EEXIST) || mkdir(at, 0755) < 0 ||
         STEP(mount(from, at, NULL, MS_BIND, NULL)) < 0 ||
@@ -142,7 +146,7 @@ static int show_folder(struct dress *k, struct folders *f, const char *path, siz
         return fail(k, path);
     snprintf(f->path[f->n], sizeof(f->path[0]), "%s", path);
     *ret = f->n++;
-    return 0;
+    return 1;
 }
 
 /* Where the mirrored machine's loader looks without being told. */
@@ -167,7 +171,7 @@ static int place_library(struct dress *k, struct folders *f, const char *path, c
     size_t i = 0, len = (size_t)(name - 1 - path);
     snprintf(folder, sizeof(folder), "%.*s", (int)len, path);
     int r = show_folder(k, f, folder, &i);
-    if (r < 0)
+    if (r <= 0)
         return r;
     bool program = len >= 4 && !memcmp(folder + len - 4, "/bin", 4);
     snprintf(at, sizeof(at), "%s/%.255s", program ? "usr/bin" : libs, name);

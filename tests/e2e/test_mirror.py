@@ -19,13 +19,14 @@ pytestmark = [
     pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="this kernel has no FUSE"),
 ]
 
-CONFIG = FAR_CONFIG + "node: {libraries: [/var/tmp/vg-drivers-*/lib*.so*]}\n"
+DRIVERS = f"/var/tmp/vg-drivers-{os.getpid()}"
+CONFIG = FAR_CONFIG + f"node: {{libraries: [{DRIVERS}/lib*.so*]}}\n"
 
 
 @pytest.fixture(scope="module")
 def drivers():
     """A driver library that only the node's machine has, where the laptop cannot see it."""
-    folder = f"/var/tmp/vg-drivers-{os.getpid()}"
+    folder = DRIVERS
     os.mkdir(folder, 0o755)
     subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-o", f"{folder}/libmadeup.so.1", "-"],
                    input=b"int answer(void) { return 42; }\n", check=True)

@@ -735,6 +735,7 @@ def test_a_mirrored_root_gets_the_nodes_driver_libraries(machine, tmp_path):
     assert mirrored(machine, script).returncode != 0, "control"
     done = mirrored(machine, script, "--library", folder / "libmadeup.so.1")
     assert done.stdout == "42\n", done
+    assert mirrored(machine, "true", "--library", tmp_path / "gone/libgone.so").returncode == 0, "replaced meanwhile"
     done = mirrored(machine, "rm -f /run/virga-node/0/libmadeup.so.1; echo > /run/virga-node/0/x", "--library",
                     folder / "libmadeup.so.1")
     assert sorted(p.name for p in folder.iterdir()) == ["libmadeup.so.1", "libmadeup.so.1.2"]
