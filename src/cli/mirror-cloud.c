@@ -18,6 +18,7 @@
 #define WIDTH (8u << 20) /* bytes that a node may be ahead with what it writes back */
 #define AGAIN_MIN 100u   /* ms */
 #define AGAIN_MAX 5000u
+#define LINGER 2000u /* what a node sends at a task's end may come after vrun's own end */
 /* Offers in a row that no node took up: of a task that was never heard of, each of which waited a
    minute; of one that had a link before, some 10 s for a cloud that starts again. */
 #define FRUITLESS_NEW 2u
@@ -204,7 +205,7 @@ static void send_offer(struct offer *o) {
 
 static void offer_make(struct offer *o) {
     int pair[2];
-    if (o->stream || !o->c->ready)
+    if (o->stream || !o->c->ready || o->over)
         return;
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0) {
         uv_timer_start(&o->again, on_offer_again, AGAIN_MAX, 0);
@@ -271,6 +272,26 @@ int vg_mcloud_offer(struct vg_mcloud *c, struct vg_mirror_task *t, uint64_t task
     else
         dial(c);
     return 0;
+}
+
+static void on_linger(uv_timer_t *t) {
+    struct offer *o = t->data;
+    if (o->c->ready)
+        vg_mirror_settled(o->t); /* the node has seen the task's end, and time has passed */
+    if (o->stream)
+        vg_pump_stop(o->stream, VG_OK); /* link_over() does the rest */
+    else
+        offer_end(o);
+}
+
+void vg_mcloud_over(struct vg_mcloud *c, uint64_t task) {
+    vg_list_for_each_safe (it, &c->offers) {
+        struct offer *o = vg_list_entry(it, struct offer, link);
+        if (o->task != task || o->over)
+            continue;
+        o->over = true;
+        uv_timer_start(&o->again, on_linger, LINGER, 0);
+    }
 }
 
 bool vg_mcloud_idle(const struct vg_mcloud *c) {

@@ -200,6 +200,13 @@ static void take(struct caller *c, struct vg_mpkt *p) {
         if (!text || vg_mpkt_add(p, "json", text) < 0)
             vg_mpkt_add(p, "json", "{}");
         free(text);
+    } else if (op && strcmp(op, "end") == 0) {
+        const char *id = vg_mpkt_get(p, "task");
+        uint64_t task;
+        if (id && vg_id_parse(id, &task) == 0)
+            vg_mcloud_over(s->cloud, task);
+        c->runs = false;
+        return; /* whoever says so is about to leave */
     } else if (op && strcmp(op, "stop") == 0) {
         stop(s, p);
     } else {

@@ -122,6 +122,8 @@ bool run_tty_size(uint16_t ret[4]);
 int run_mirror(struct run *r, const struct vg_spec_opts *set, struct vg_err *err);
 /* The service spoke, or died: then another is started and goes on where it was. */
 void run_mirror_ready(struct run *r);
+/* The task has ended: its links are of no use any more. */
+void run_mirror_end(struct run *r);
 
 /* run-env.c: a saved environment instead; sets spec.mirror, and with an image what it says. */
 int run_environment(struct run *r, const struct vg_spec_opts *set, struct vg_err *err);

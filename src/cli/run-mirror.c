@@ -188,3 +188,15 @@ void run_mirror_ready(struct run *r) {
     if (run_mirror(r, r->set, &err) < 0)
         run_say(r, "this machine's files are not served to the task any more: %s", err.msg);
 }
+
+void run_mirror_end(struct run *r) {
+    static struct vg_mpkt p;
+    char id[VG_ID_LEN + 1];
+    if (r->mirror_fd <= 0 || r->detach || !(r->exited || r->ended))
+        return;
+    vg_id_format(r->task_id, id);
+    vg_mpkt_clear(&p);
+    vg_mpkt_add(&p, "op", "end");
+    vg_mpkt_add(&p, "task", id);
+    (void)vg_mpkt_send(r->mirror_fd, &p); /* it finds out by itself, only later */
+}

@@ -340,6 +340,7 @@ int vg_run_main(int argc, char **argv, bool batch) {
     if (set.n_ports && run_forward(&r->ep, r->task_id, set.ports, set.n_ports, &err) < 0)
         return fail(r, &err);
     int status = run_session(r);
+    run_mirror_end(r);
     if (status == 0 && stored)
         return run_follow_stored(r);
     if (r->detach && !r->follow && !r->dry_run && status == 0 && print_id(r) < 0)

@@ -133,7 +133,7 @@ def test_it_leaves_when_there_is_nothing_to_do(laptop):
 def test_tasks_are_forgotten_after_their_end(laptop):
     assert laptop.run(["vrun", "true"]).returncode == 0
     assert status(laptop)["tasks"]
-    wait_for("the tasks to be forgotten", lambda: not status(laptop)["tasks"], seconds=90)
+    wait_for("the tasks to be forgotten", lambda: not status(laptop)["tasks"])
 
 
 def test_explain_says_what_a_node_may_read_and_vrun_does_the_same(laptop):
@@ -154,7 +154,7 @@ def test_explain_says_what_a_node_may_read_and_vrun_does_the_same(laptop):
     assert laptop.run(["vrun", "ls", "-A"]).stdout.split() == [b"a.secret", b"a.txt", b"sub"]
 
 
-def test_a_known_command_asks_for_nothing_on_a_new_node(far, laptop):
+def test_a_known_command_asks_for_nothing(laptop):
     command = ["vrun", "/usr/bin/python3", "-E", "-c", "import json, email; print(1)"]
     assert laptop.run(command).stdout == b"1\n"
     wait_for("the trace", lambda: any((laptop.home / "mirror" / "traces").iterdir()))

@@ -357,6 +357,16 @@ unsigned vg_mirror_greetings(const struct vg_mirror_task *t) {
     return t->greetings;
 }
 
+void vg_mirror_settled(struct vg_mirror_task *t) {
+    vg_list_for_each (it, &t->m->links) {
+        struct vg_mlink *l = vg_list_entry(it, struct vg_mlink, link);
+        if (l->task != t || !vg_list_empty(&l->queue[VG_MP_FOLDER]) || l->backlog)
+            continue;
+        vg_map_done(&l->told);
+        l->told = (struct vg_map){0};
+    }
+}
+
 void vg_mirror_unlink(struct vg_mirror_task *t) {
     vg_list_for_each_safe (it, &t->m->links) {
         struct vg_mlink *l = vg_list_entry(it, struct vg_mlink, link);
@@ -366,6 +376,7 @@ void vg_mirror_unlink(struct vg_mirror_task *t) {
 }
 
 void vg_mirror_end(struct vg_mirror_task *t) {
+    vg_mirror_settled(t); /* the node has seen its end as well */
     vg_mirror_unlink(t);
     (void)vg_memo_flush(t->m->memo); /* good for this life at least */
     task_free(t);

@@ -48,7 +48,10 @@ bool vg_mirror_idle(const struct vg_mirror *m);
 bool vg_mirror_linkless(const struct vg_mirror *m); /* every link is closed */
 /* How often a node has said hello on a link of this task. */
 unsigned vg_mirror_greetings(const struct vg_mirror_task *t);
-/* Closes the task's links; others may follow. */
+/* All that its links have sent has arrived. */
+void vg_mirror_settled(struct vg_mirror_task *t);
+/* Closes the task's links; others may follow. What they told last is told again, unless it is known
+   to have arrived. */
 void vg_mirror_unlink(struct vg_mirror_task *t);
 /* What it does and did, as JSON. NULL: out of memory. */
 char *vg_mirror_status(const struct vg_mirror *m);

@@ -255,6 +255,9 @@ void vg_mlink_close(struct vg_mlink *l, const char *why) {
         frame_free(l->cur);
     l->cur = NULL;
     l->backlog = 0;
+    if (l->peer)
+        vg_mpeer_doubt(l);
+    vg_map_done(&l->told);
     if (l->peer && --l->peer->links == 0 && !l->peer->named)
         vg_mpeer_free(l->peer);
     l->peer = NULL;

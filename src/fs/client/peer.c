@@ -73,6 +73,16 @@ void vg_mpeer_told(struct vg_mpeer *p, struct vg_cobj *folder, uint64_t seq) {
         set_stale(p, folder);
 }
 
+void vg_mpeer_doubt(struct vg_mlink *l) {
+    vg_map_for_each (s, &l->told) {
+        struct vg_cobj *folder = s->value;
+        if (l->peer->named && vg_map_get_u64(&l->peer->told, s->hash))
+            set_stale(l->peer, folder);
+    }
+    vg_map_done(&l->told);
+    l->told = (struct vg_map){0};
+}
+
 void vg_mpeer_forget(struct vg_mpeer *p, uint64_t folder) {
     vg_map_del_u64(&p->told, folder);
     vg_map_del_u64(&p->stale, folder);

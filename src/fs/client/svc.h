@@ -76,6 +76,7 @@ struct vg_mlink {
     unsigned jobs[VG_MP_N];
     struct vg_map recent[2]; /* leaves that were pushed: see met.c */
     uint64_t recent_since;
+    struct vg_map told;   /* folders that this link told of: what is lost with it was not told */
     struct vg_list later; /* vg_mitem: answers that should not be needed any more */
     uv_timer_t tick;
     unsigned handles; /* not closed yet */
@@ -129,6 +130,8 @@ void vg_mpeer_free(struct vg_mpeer *p);
 int vg_mpeer_name(struct vg_mlink *l, const Vg__Mr__NodeHello *h, bool *ret_known);
 bool vg_mpeer_current(const struct vg_mpeer *p, const struct vg_cobj *folder);
 void vg_mpeer_told(struct vg_mpeer *p, struct vg_cobj *folder, uint64_t seq);
+/* A link broke: what it told last may never have arrived. */
+void vg_mpeer_doubt(struct vg_mlink *l);
 void vg_mpeer_forget(struct vg_mpeer *p, uint64_t folder);
 bool vg_mpeer_has(const struct vg_mpeer *p, const struct vg_cobj *o, uint64_t leaf);
 void vg_mpeer_sent(struct vg_mpeer *p, const struct vg_cobj *o, uint64_t leaf);

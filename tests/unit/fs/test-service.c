@@ -88,6 +88,7 @@ Test(service, an_edit_before_a_run_is_always_seen) {
         for (int k = 0; k < fresh_link.n_invals && k < 64; k++)
             named = named || fresh_link.inval[k] == root;
         cr_assert(named, "edit %d: Run came without Inval of the folder", i);
+        vg_mirror_settled(t);
         vg_mirror_end(t);
         node_done(&fresh_link);
         /* The node asks again, on any link. */
@@ -470,4 +471,51 @@ Test(service, sends_once_what_is_pushed_and_asked_for) {
     /* What might have been lost meanwhile comes again, later. */
     turn(&w, &n, n.n_data > 40);
     free(data);
+}
+
+Test(service, tells_again_what_a_broken_link_may_have_lost) {
+    put(&w, PROJECT "/f", "x");
+    service_start(&w);
+    struct vg_mirror_task *t = begin(&w, &n, 1, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_runs == 1);
+    node_hello(&n, 1, true);
+    uint64_t root = n.view_root[1];
+    put(&w, PROJECT "/g", "x");
+    turn(&w, &n, n.n_invals >= 1);
+    int dirs = n.n_dirs;
+    node_get(&n, root, 0, 0);
+    turn(&w, &n, n.n_dirs > dirs);
+    /* As if that record had been on its way when the link broke. */
+    vg_mirror_unlink(t);
+    turn(&w, &n, n.closed);
+    node_done(&n);
+    int fds[2];
+    cr_assert(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0);
+    n = (struct node){.fd = fds[0]};
+    cr_assert(vg_mirror_link(t, fds[1]) == 0);
+    turn(&w, &n, n.n_runs == 1);
+    bool named = false;
+    for (int k = 0; k < n.n_invals && k < 64; k++)
+        named = named || n.inval[k] == root;
+    cr_assert(named);
+}
+
+Test(service, tells_of_a_change_that_came_before_the_nodes_hello) {
+    service_start(&w);
+    struct vg_mirror_task *t = begin(&w, &n, 1, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_runs == 1);
+    node_hello(&n, 1, true);
+    node_get(&n, n.view_root[1], 0, 0);
+    int dirs = n.n_dirs;
+    turn(&w, &n, n.n_dirs > dirs);
+    vg_mirror_end(t);
+    node_done(&n);
+    begin(&w, &n, 2, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_runs == 1);
+    int before = n.n_invals;
+    put(&w, PROJECT "/late", "x");
+    uv_run(&w.loop, UV_RUN_ONCE);
+    node_hello(&n, 1, false);
+    turn(&w, &n, n.n_invals > before);
+    cr_assert_eq(n.inval[(n.n_invals - 1) % 64], n.view_root[1]);
 }
