@@ -110,8 +110,11 @@ static void make_ready(struct vg_machine *m, struct mtask *t, void *arg) {
     (void)arg;
     int r = 0;
     char text[240] = "";
-    if (!t->traced)
+    if (!t->traced) {
         t->traced = vg_env_trace_begin(t->gen->env, t->task) >= 0;
+        for (size_t i = 0; i < t->n_view; i++)
+            (void)vg_proj_trace_begin(t->view[i]->proj, t->task); /* a hint */
+    }
     vg_env_settle(t->gen->env);
     for (size_t i = 0; r >= 0 && i < t->n_view; i++) {
         r = vg_proj_begin(t->view[i]->proj, t->task, t->sync[i]);
@@ -381,12 +384,18 @@ void vg_machine_ended(struct vg_machine *m, uint64_t task) {
     bool send = t && t->traced && !t->ended;
     if (t)
         t->ended = true;
-    struct mgen *g = send ? t->gen : NULL; /* stays while the task holds it */
+    struct mgen *g = send ? t->gen : NULL; /* stays while the task holds it, as its views do */
+    struct mview *view[VG_COUNT(t->view)];
+    size_t n = send ? t->n_view : 0;
+    if (n)
+        memcpy(view, t->view, n * sizeof(view[0]));
     pthread_mutex_unlock(&m->lock);
     if (g && g->compile)
         vg_compile_kick(g->compile);
     if (!g || vg_env_trace_end(g->env, task, &trace) < 0)
         return;
+    for (size_t i = 0; i < n; i++)
+        vg_proj_trace_end(view[i]->proj, task, trace);
     Vg__Mr__Msg msg = VG__MR__MSG__INIT;
     msg.body_case = VG__MR__MSG__BODY_TRACE;
     msg.trace = trace;

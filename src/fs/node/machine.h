@@ -92,6 +92,10 @@ void vg_proj_new_epoch(struct vg_proj *p, uint32_t view, uint64_t root_object);
 /* A task that uses it is about to begin. Waits until what was said to be outdated is known again
    and the kernel has been told: not on the links' receiving thread. Conflicts are named after the
    last task. -ETIMEDOUT when the client does not answer. */
+/* What the task used of it from now on; at its end appended to `out`, whose `whole` is cleared when
+   some may not have been seen. */
+int vg_proj_trace_begin(struct vg_proj *p, uint64_t task);
+void vg_proj_trace_end(struct vg_proj *p, uint64_t task, Vg__Mr__Trace *out);
 int vg_proj_begin(struct vg_proj *p, uint64_t task, bool sync);
 /* No task uses it now: from here on what tasks changed shows the inode numbers and change times
    that the client gave it. (They stay as they are under a running program: tar, find and SQLite

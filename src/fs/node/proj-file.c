@@ -144,6 +144,7 @@ int proj_open_file(struct pnode *n, uint32_t flags, struct pctx *c) {
     if (n->denied)
         return -EACCES;
     int rc = 0;
+    proj_use(n->p, n);
     if (flags & O_TRUNC) {
         rc = room(n->p, c);
         if (rc == 0 && n->st.size)
@@ -224,6 +225,7 @@ static void read_ahead(struct pnode *n, uint64_t off, uint64_t end) {
 
 /* Everything that is needed from the client is in the cache, or asked for. */
 static int data_there(struct pnode *n, uint64_t off, uint64_t end, struct pctx *c) {
+    proj_use_data(n, off, end);
     int rc = proj_fetch_data(n, off, end, 0);
     if (rc)
         c->park = &n->file->waiting;

@@ -81,7 +81,10 @@ struct pfile {
     uint64_t dirty_bytes, dirty_since;
     struct vg_list dirty_link;
     struct vg_list waiting; /* for data */
-    uint64_t ahead, asked;  /* reading in order: the next offset, what has been asked for */
+    uint8_t *used;          /* bit a leaf: noted in the trace generation used_gen */
+    uint64_t n_used;
+    uint32_t used_gen;
+    uint64_t ahead, asked; /* reading in order: the next offset, what has been asked for */
 };
 
 struct pxattr {
@@ -109,6 +112,7 @@ struct pnode {
     bool local; /* changed here: shows its own inode number and ctime until settled */
     bool is_root;
     uint8_t lost_numbers; /* how often in a row the client did not know its number */
+    uint32_t used_gen;    /* noted in this trace generation */
     struct vg_list xattr_waiting;
     struct vg_list all; /* of the view */
 };
@@ -130,6 +134,11 @@ struct pnotice {
     uint64_t parent, node; /* an entry, or (parent 0) an inode */
     uint16_t len;
     char name[];
+};
+
+struct puse {
+    uint64_t object;
+    uint32_t leaf; /* UINT32_MAX: the thing itself */
 };
 
 struct vg_proj {
@@ -157,6 +166,11 @@ struct vg_proj {
     struct pnotice *notices, **notices_end;
     uint64_t notices_put, notices_done;
     pthread_cond_t work, told, proven; /* runner; notifier; begin */
+    struct puse *uses;                 /* since the oldest task that is traced began */
+    size_t n_uses, cap_uses;
+    struct vg_map tracing; /* by task: where in uses it began */
+    uint32_t trace_gen;
+    bool traced_before;
     pthread_t runner, notifier;
     bool have_runner, have_notifier;
 };
@@ -238,6 +252,11 @@ void proj_notice(struct vg_proj *p, struct pnode *parent, const char *name, size
 void proj_wake(struct vg_proj *p, struct vg_list *waiting);
 /* True when somebody waited. */
 bool proj_fail_waiting(struct vg_proj *p, struct vg_list *waiting, int err);
+
+/* proj-trace.c */
+void proj_use(struct vg_proj *p, struct pnode *n);
+void proj_use_data(struct pnode *n, uint64_t off, uint64_t end);
+void proj_trace_lost(struct vg_proj *p); /* the client's numbers mean nothing any more */
 
 /* proj-data.c */
 int proj_file_want(struct pnode *n); /* n->file, its blob when the client has content */

@@ -73,6 +73,7 @@ void proj_fetch_dir(struct vg_proj *p, struct pnode *dir) {
 int proj_need_dir(struct vg_proj *p, struct pnode *dir, struct pctx *c) {
     if (!dir->dir)
         return -ENOTDIR;
+    proj_use(p, dir);
     if (dir->dir->record)
         return 0;
     if (!proj_object(dir)) { /* its number is of another life of the service: the parent tells */

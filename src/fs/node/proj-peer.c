@@ -169,6 +169,7 @@ void vg_proj_new_epoch(struct vg_proj *p, uint32_t view, uint64_t root_object) {
     vg_map_done(&p->objects);
     p->objects = (struct vg_map){0};
     p->root_object = root_object;
+    proj_trace_lost(p);
     vg_list_for_each (it, &p->nodes) {
         struct pnode *n = vg_list_entry(it, struct pnode, all);
         for (struct pdent *d = n->names; d; d = d->next)

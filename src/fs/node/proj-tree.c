@@ -203,6 +203,7 @@ static void file_free(struct pnode *n) {
         unlinkat(n->p->dirfd, name, 0);
     }
     free(f->have);
+    free(f->used);
     free(f->dirty);
     free(f);
 }

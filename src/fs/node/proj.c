@@ -428,6 +428,8 @@ void vg_proj_free(struct vg_proj *p) {
     vg_map_done(&p->handles);
     vg_map_done(&p->objects);
     vg_map_done(&p->links);
+    vg_map_done(&p->tracing);
+    free(p->uses);
     free(p->table);
     vg_close(&p->dirfd);
     pthread_cond_destroy(&p->work);
