@@ -169,8 +169,8 @@ class Walk:
         self.r = random.Random(seed)
         self.slots = set()
 
-    def path(self, depth=3):
-        return "/".join(self.r.choices(NAMES, WEIGHTS, k=self.r.randint(1, depth)))
+    def path(self):
+        return "/".join(self.r.choices(NAMES, WEIGHTS, k=self.r.choices([1, 2, 3], [5, 4, 2])[0]))
 
     def data(self):
         n = self.r.choice([0, 1, 10, 100, 4096, 5000, 70000])

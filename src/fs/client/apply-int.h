@@ -42,6 +42,7 @@ struct vg_apply {
     size_t n_views;
     uint64_t done, closed, said, strays;
     uint64_t redo; /* may have been done in an earlier life */
+    uint64_t redo_ino;
     bool resumed, say_again;
     struct vg_map mine;    /* inode to struct amine */
     struct vg_map refused; /* the node's numbers whose operations are passed over */
@@ -72,6 +73,9 @@ struct aop {
     const char *leaf, *leaf2;
     bool redo;
 };
+
+/* What is about to be done, before it is done. */
+void apply_remember(struct vg_apply *a, uint64_t doing, uint64_t ino);
 
 /* apply-path.c */
 int apply_split(struct vg_apply *a, struct aop *o);

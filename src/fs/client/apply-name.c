@@ -259,13 +259,19 @@ int apply_rename(struct vg_apply *a, struct aop *o) {
             unlinkat(o->dir, o->leaf, 0); /* the node sends all of it again, under another name */
         return -ESTALE;
     }
+    if (flags & RENAME_EXCHANGE) {
+        if (o->redo && have_dst && a->redo_ino == dst.st_ino)
+            goto told; /* it was done */
+        apply_remember(a, o->op->op, src.st_ino);
+    }
     int other = have_dst && !flags ? hold_other_names(o->dir2, o->leaf2, &dst) : -1;
     rc = move_names(o);
     left_other_names(a, other, o->op->offset);
-    if (rc == 0 && fstatat(o->dir2, o->leaf2, &st, AT_SYMLINK_NOFOLLOW) < 0)
-        rc = -errno;
     if (rc < 0)
         return rc == -EEXIST && S_ISREG(src.st_mode) ? -ESTALE : rc;
+told:
+    if (fstatat(o->dir2, o->leaf2, &st, AT_SYMLINK_NOFOLLOW) < 0)
+        return -errno;
     told_moved(a, o, &st);
     apply_tell_dir(a, o->dir, o->op->parent);
     apply_tell_dir(a, o->dir2, o->op->parent2);

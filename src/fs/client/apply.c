@@ -13,11 +13,11 @@
 #define STATE_MAGIC UINT64_C(0x31706c7061677663)
 
 struct state {
-    uint64_t magic, doing;
+    uint64_t magic, doing, ino; /* of what an exchange moves: it must not be done twice */
 };
 
-static void remember(struct vg_apply *a, uint64_t doing) {
-    struct state s = {STATE_MAGIC, doing};
+void apply_remember(struct vg_apply *a, uint64_t doing, uint64_t ino) {
+    struct state s = {STATE_MAGIC, doing, ino};
     /* Without it a restart of the service may take its own work for somebody else's: both are
        kept then. Not worth stopping for. */
     if (pwrite(a->state_fd, &s, sizeof(s), 0) != (ssize_t)sizeof(s))
@@ -39,6 +39,7 @@ static int open_state(struct vg_apply *a) {
     if (pread(a->state_fd, &s, sizeof(s), 0) == (ssize_t)sizeof(s) && s.magic == STATE_MAGIC &&
         s.doing) {
         a->redo = s.doing;
+        a->redo_ino = s.ino;
         a->done = a->closed = s.doing - 1;
         a->resumed = true;
     }
@@ -121,7 +122,7 @@ void vg_apply_from(struct vg_apply *a, uint64_t next_op) {
     a->strays = 0;
     if (next_op > a->done + 1) {
         a->done = a->closed = a->said = next_op - 1;
-        remember(a, next_op);
+        apply_remember(a, next_op, 0);
     }
 }
 
@@ -232,7 +233,7 @@ int vg_apply_op(struct vg_apply *a, const Vg__Mr__Op *op) {
     bool in_group = a->object != 0 && op->kind == VG__MR__OP__KIND__END;
     if (!in_group && op->kind != VG__MR__OP__KIND__END) {
         apply_group_close(a);
-        remember(a, op->op);
+        apply_remember(a, op->op, 0);
     }
     one_op(a, op, op->op == a->redo);
     a->done = op->op;

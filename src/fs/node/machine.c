@@ -39,6 +39,8 @@ static void on_hello(void *user, const Vg__Mr__Hello *h, bool same_epoch) {
         return;
     m->epoch++;
     vg_gen_epoch(m, h->root);
+    for (size_t v = 0; v < m->n_view; v++)
+        vg_proj_new_epoch(m->view[v].proj, 0, 0); /* until its Run comes */
 }
 
 static void on_inval(void *user, const Vg__Mr__Inval *i) {

@@ -88,6 +88,8 @@ bool vg_proj_data(struct vg_proj *p, uint64_t object, uint64_t off, uint64_t siz
                   size_t n);
 bool vg_proj_fail(struct vg_proj *p, const Vg__Mr__Fail *m);
 bool vg_proj_inval(struct vg_proj *p, uint64_t folder); /* 0: every folder of the view */
+/* Another service: the client's numbers mean nothing any more. With view 0 at its Hello, at once;
+   with the view's id and root when its Run tells them: operations are held back until then. */
 void vg_proj_new_epoch(struct vg_proj *p, uint32_t view, uint64_t root_object);
 /* A task that uses it is about to begin. Waits until what was said to be outdated is known again
    and the kernel has been told: not on the links' receiving thread. Conflicts are named after the

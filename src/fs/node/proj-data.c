@@ -107,8 +107,7 @@ int proj_fetch_data(struct pnode *n, uint64_t off, uint64_t end, unsigned urgenc
     if (!object) {
         if (!n->names)
             return -EIO; /* the client has removed it, and nobody has its bytes any more */
-        proj_unprove(n->p, n->names->parent);
-        proj_fetch_dir(n->p, n->names->parent);
+        proj_learn(n->p, n);
         return PROJ_WAIT; /* the folder's new record tells its number, and wakes */
     }
     uint64_t upto = fetch_end(f, off, end), stop = from;

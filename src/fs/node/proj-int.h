@@ -216,6 +216,7 @@ uint64_t vg_oplog_add(struct vg_oplog *log, struct vg_logent *e);
 uint64_t vg_oplog_handle(struct vg_oplog *log);
 /* The view goes away: its operations are sent no more. */
 void vg_oplog_forget(struct vg_oplog *log, struct vg_proj *p);
+void vg_oplog_kick(struct vg_oplog *log);
 bool vg_oplog_full(struct vg_oplog *log);
 bool vg_oplog_data_full(struct vg_oplog *log);
 /* Of the view: operations up to `op` are done. On the receiving thread. */
@@ -246,6 +247,8 @@ void proj_changed(struct pnode *n, bool content); /* ctime, and mtime with conte
 void proj_merge(struct vg_proj *p, struct pnode *dir, const struct vg_dirrec *rec, bool pushed);
 void proj_unprove(struct vg_proj *p, struct pnode *dir);
 void proj_fetch_dir(struct vg_proj *p, struct pnode *dir);
+/* The client's number of it is not known: asks for the records that tell. */
+void proj_learn(struct vg_proj *p, struct pnode *n);
 int proj_need_dir(struct vg_proj *p, struct pnode *dir, struct pctx *c); /* 0, PROJ_WAIT, -errno */
 void proj_notice(struct vg_proj *p, struct pnode *parent, const char *name, size_t len,
                  struct pnode *n);

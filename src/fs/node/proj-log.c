@@ -2,6 +2,9 @@
    thread, kept until acknowledged. Data stay in the files' backings and are read when they are
    sent: what was overwritten meanwhile goes out early, and once more with its own entry.
 
+   A view whose id the present service has not told yet (0) holds the log up: that service would
+   refuse what it does not know, and the numbers allow no gap.
+
    `head` is the oldest that is not acknowledged, `next` the one to be sent next. After a break
    everything from `head` is sent again. */
 #include "fs/node/proj-int.h"
@@ -230,7 +233,8 @@ static void *sender_main(void *arg) {
     pthread_mutex_lock(&log->lock);
     while (!log->stop) {
         struct vg_logent *e = log->next;
-        if (!e || log->down || !buf) {
+        bool adrift = e && e->p && !__atomic_load_n(&e->p->view, __ATOMIC_RELAXED);
+        if (!e || adrift || log->down || !buf) {
             pthread_cond_wait(&log->work, &log->lock);
             continue;
         }
@@ -397,6 +401,12 @@ void vg_oplog_ack(struct vg_oplog *log, const Vg__Mr__Ack *m) {
         ent_drop(e);
     }
     finish_barriers(log);
+}
+
+void vg_oplog_kick(struct vg_oplog *log) {
+    pthread_mutex_lock(&log->lock);
+    pthread_cond_broadcast(&log->work);
+    pthread_mutex_unlock(&log->lock);
 }
 
 void vg_oplog_resend(struct vg_oplog *log) {

@@ -70,21 +70,30 @@ void proj_fetch_dir(struct vg_proj *p, struct pnode *dir) {
     f->req = vg_links_get_dir(p->conf.links, object);
 }
 
+void proj_learn(struct vg_proj *p, struct pnode *n) {
+    while (n->names) {
+        struct pnode *up = n->names->parent;
+        proj_unprove(p, up);
+        if (proj_object(up)) {
+            proj_fetch_dir(p, up);
+            return;
+        }
+        n = up;
+    }
+}
+
 int proj_need_dir(struct vg_proj *p, struct pnode *dir, struct pctx *c) {
     if (!dir->dir)
         return -ENOTDIR;
     proj_use(p, dir);
     if (dir->dir->record)
         return 0;
-    if (!proj_object(dir)) { /* its number is of another life of the service: the parent tells */
-        struct pnode *up = dir->names ? dir->names->parent : NULL;
-        if (!up)
-            return -ENOENT;
-        proj_unprove(p, up);
-        proj_fetch_dir(p, up);
-    } else {
+    if (proj_object(dir))
         proj_fetch_dir(p, dir);
-    }
+    else if (dir->names)
+        proj_learn(p, dir);
+    else if (!dir->is_root)
+        return -ENOENT;
     c->park = &dir->dir->waiting;
     return PROJ_WAIT;
 }
@@ -196,6 +205,8 @@ static bool merge_entry(struct vg_proj *p, struct pnode *dir, const struct vg_di
                 take_state(p, d->node, e);
         }
         wake_node(p, d->node);
+        if (d->node->dir && d->node->dir->unproven)
+            proj_fetch_dir(p, d->node); /* now that its number is known */
         return ours;
     }
     if (d && d->node && unsent(d->node)) {

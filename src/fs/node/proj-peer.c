@@ -105,9 +105,8 @@ static bool number_lost(struct vg_proj *p, struct pnode *n) {
         if (d->object && vg_map_get_u64(&p->objects, d->object) == d)
             vg_map_del_u64(&p->objects, d->object);
         d->object = 0;
-        proj_unprove(p, d->parent);
-        proj_fetch_dir(p, d->parent);
     }
+    proj_learn(p, n);
     return true;
 }
 
@@ -165,7 +164,7 @@ bool vg_proj_inval(struct vg_proj *p, uint64_t folder) {
 /* Numbers of another life of the service mean nothing; names and stamps do. */
 void vg_proj_new_epoch(struct vg_proj *p, uint32_t view, uint64_t root_object) {
     pthread_mutex_lock(&p->lock);
-    p->view = view;
+    __atomic_store_n(&p->view, view, __ATOMIC_RELAXED);
     vg_map_done(&p->objects);
     p->objects = (struct vg_map){0};
     p->root_object = root_object;
@@ -185,6 +184,7 @@ void vg_proj_new_epoch(struct vg_proj *p, uint32_t view, uint64_t root_object) {
         proj_wake(p, &n->dir->waiting);
     }
     pthread_mutex_unlock(&p->lock);
+    vg_oplog_kick(p->log);
 }
 
 static int conflict_name(struct vg_proj *p, const struct pdent *d, char *out, size_t max) {

@@ -16,8 +16,7 @@ static int known(struct pnode *n, struct pctx *c) {
         return 0;
     uint64_t object = proj_object(n);
     if (!object && n->names && n->at_client) { /* its folder's record tells the number */
-        proj_unprove(n->p, n->names->parent);
-        proj_fetch_dir(n->p, n->names->parent);
+        proj_learn(n->p, n);
         c->park = &n->xattr_waiting;
         return PROJ_WAIT;
     }
