@@ -319,7 +319,8 @@ int vg_mpeer_name(struct vg_mlink *l, const Vg__Mr__NodeHello *h, bool *ret_know
         return 0;
     }
     memcpy(own->daemon, h->daemon.data, VG_MID);
-    own->node = vg_strndup(h->node ? h->node : "a node", 200);
+    const char *node = h->node ? h->node : "a node";
+    own->node = vg_strndup(node, strnlen(node, 200));
     own->named = true;
     return own->node ? make_apply(own) : -ENOMEM;
 }

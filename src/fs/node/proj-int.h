@@ -127,7 +127,7 @@ struct packwait { /* answered when op has been acknowledged */
     struct pnode *n;
     uint64_t op;
     size_t len;
-    uint8_t out[256];
+    _Alignas(8) uint8_t out[256];
 };
 struct pnotice {
     struct pnotice *next;
@@ -189,7 +189,7 @@ struct pctx {
     bool answered;
     struct pnode *gave_lookup; /* to be taken back when nobody waits for the answer */
     uint32_t gave_open;        /* 1: opened, 2: for writing, too */
-    uint8_t out[256];
+    _Alignas(8) uint8_t out[256];
 };
 #define PROJ_WAIT 1
 

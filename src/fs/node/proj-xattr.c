@@ -100,9 +100,13 @@ static int give(struct pctx *c, uint32_t size, const void *data, size_t len) {
     }
     if (len > size)
         return -ERANGE;
-    c->big = vg_memdup(data, len ? len : 1);
+    c->big = vg_alloc(len + 1);
+    if (!c->big)
+        return -ENOMEM;
+    if (len)
+        memcpy(c->big, data, len);
     c->out_len = len;
-    return c->big ? 0 : -ENOMEM;
+    return 0;
 }
 
 static int list_names(struct pnode *n, struct pctx *c, uint32_t size) {

@@ -379,13 +379,13 @@ int vg_proj_new(const struct vg_view_conf *conf, struct vg_oplog *log, uint32_t 
 static void drop_all(struct vg_proj *p) {
     while (!vg_list_empty(&p->nodes)) {
         struct pnode *n = vg_list_entry(p->nodes.next, struct pnode, all);
-        /* From the leaves: a folder frees what is in it. */
-        n->nlookup = n->nopen = n->refs = 0;
+        n->nlookup = n->nopen = 0;
         n->is_root = false;
+        n->refs = 1; /* until its last name is off */
         while (n->names)
             proj_dent_set(p, n->names, NULL);
-        if (p->nodes.next == &n->all)
-            proj_node_maybe_free(p, n);
+        n->refs = 0;
+        proj_node_maybe_free(p, n);
     }
 }
 
