@@ -51,7 +51,7 @@ def laptop(far):
         if node.agent.poll() is not None:
             node.restart_agent()
     wait_for("the node to be ready", lambda: ready_nodes(far) == 1)
-    assert far.control.json("task", "list") == []
+    wait_for("earlier tasks to end", lambda: not far.control.json("task", "list"))
     for name in os.listdir(far.laptop.work):
         path = far.laptop.work / name
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
