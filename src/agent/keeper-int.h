@@ -60,6 +60,8 @@ struct kmirror { /* keeper-mirror.c */
     enum kmirror_state state;
     struct source src; /* to the file daemon: the hold on the views */
     uint8_t machine[VG_MID];
+    uid_t host_uid; /* of the task's owner on this machine, by its administrator; 0: none */
+    gid_t host_gid;
     int stdin_fd;        /* owned; the client's, until the command starts */
     bool told;           /* the person knows that it takes long */
     bool again;          /* the daemon was asked a second time */
@@ -185,7 +187,6 @@ void kchan_note(struct keeper *k, struct ktask *t, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
 /* keeper-mirror.c */
-void kmirror_identity(Vg__Pb__Start *s); /* the person's own numbers, as far as there are any */
 int kmirror_begin(struct keeper *k, struct ktask *t, int stdin_fd, struct vg_err *err);
 void kmirror_free(struct keeper *k, struct ktask *t);
 bool kmirror_waits(const struct ktask *t); /* its command does not exist yet */

@@ -55,17 +55,20 @@ static uint32_t private_id(uint32_t id) {
     return id < ID_MAX ? id : ID_NOBODY;
 }
 
-/* The person's own numbers count inside; outside they are all of the private range. */
-void kmirror_identity(Vg__Pb__Start *s) {
-    Vg__Pb__MirrorSpec *m = s->spec->mirror;
-    Vg__Pb__Identity *who = s->who;
-    who->uid = private_id(m->uid);
-    who->gid = private_id(m->gid);
+/* The person's own numbers count inside; outside they are all of the private range. What the
+   control plane says of this machine counts for folders that the node shares. */
+static void take_identity(struct ktask *t) {
+    Vg__Pb__MirrorSpec *spec = t->start->spec->mirror;
+    Vg__Pb__Identity *who = t->start->who;
+    t->mirror->host_uid = who->uid == ID_NOBODY ? 0 : who->uid; /* root is nobody here, too */
+    t->mirror->host_gid = who->gid;
+    who->uid = private_id(spec->uid);
+    who->gid = private_id(spec->gid);
     who->local = false;
-    size_t n = m->n_groups;
+    size_t n = spec->n_groups;
     free(who->groups);
-    who->groups = vg_take_ptr(m->groups);
-    m->n_groups = who->n_groups = 0;
+    who->groups = vg_take_ptr(spec->groups);
+    spec->n_groups = who->n_groups = 0;
     for (size_t i = 0; i < n; i++)
         if (who->groups[i] < ID_MAX)
             who->groups[who->n_groups++] = who->groups[i];
@@ -102,6 +105,7 @@ int kmirror_begin(struct keeper *k, struct ktask *t, int stdin_fd, struct vg_err
     }
     m->src.fd = -1;
     m->stdin_fd = stdin_fd;
+    take_identity(t);
     m->since_usec = vg_now_usec();
     if (!k->birth.fs.dir || spec->machine.len != sizeof(m->machine))
         return vg_err_set(err, VG_INVALID, "the task's files come from no machine");
@@ -114,6 +118,19 @@ int kmirror_begin(struct keeper *k, struct ktask *t, int stdin_fd, struct vg_err
 }
 
 /* ---- mounts and the sandbox ---- */
+
+/* Absolute, and no way up: it is the client's word where its folders are. */
+static bool is_clean(const char *path) {
+    if (path[0] != '/' || !path[1])
+        return false;
+    for (const char *s = path; *s;) {
+        size_t n = strcspn(++s, "/");
+        if (n == 0 || (s[0] == '.' && (n == 1 || (n == 2 && s[1] == '.'))))
+            return false;
+        s += n;
+    }
+    return true;
+}
 
 /* Takes a MOUNTS packet apart; what it says is checked like anything that comes from outside. */
 static int take_mounts(struct kmirror *m, const uint8_t *data, size_t len, int *fds, size_t n) {
@@ -128,7 +145,7 @@ static int take_mounts(struct kmirror *m, const uint8_t *data, size_t len, int *
     memcpy(m->paths, data + sizeof(head), room);
     for (size_t i = 0; i < head.n_views; i++) {
         const char *nul = at < room ? memchr(m->paths + at, 0, room - at) : NULL;
-        if (!nul || m->paths[at] != '/' || !m->paths[at + 1])
+        if (!nul || !is_clean(m->paths + at))
             return -EBADMSG;
         m->views[i].path = m->paths + at;
         at = (size_t)(nul - m->paths) + 1;
@@ -156,7 +173,9 @@ static int begin_sandbox(struct keeper *k, struct ktask *t, struct vg_err *err) 
                                    .libraries = k->birth.libraries,
                                    .n_libraries = k->birth.n_libraries,
                                    .uid = t->start->who->uid,
-                                   .gid = t->start->who->gid};
+                                   .gid = t->start->who->gid,
+                                   .host_uid = m->host_uid,
+                                   .host_gid = m->host_gid};
     struct vg_sandbox_profile profile = k->birth.profile;
     profile.root = &root;
     snprintf(name, sizeof(name), "k%u", k->birth.serial);

@@ -493,8 +493,6 @@ static Vg__Pb__Start *read_start(int fd) {
         vg__pb__start__free_unpacked(s, NULL);
         return NULL;
     }
-    if (s && s->spec->mirror)
-        kmirror_identity(s);
     return s;
 }
 

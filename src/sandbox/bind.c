@@ -53,12 +53,14 @@ static int open_as_user(const struct vg_sandbox *sb, const struct vg_exec *x, co
     if (sb->local_root)
         return open(path, O_PATH | O_CLOEXEC);
     bool known = sb->uid != 0; /* else a stranger: its ids exist nowhere on the host */
+    uid_t uid = known ? sb->uid : sb->host_uid ? sb->host_uid : vg_sandbox_map_uid(sb, 0);
+    gid_t gid = known ? sb->gid : sb->host_uid ? sb->host_gid : vg_sandbox_map_gid(sb, 0);
     gid_t saved[NGROUPS_MAX > 1024 ? 1024 : NGROUPS_MAX];
     int n = getgroups(VG_COUNT(saved), saved);
     if (n < 0 || setgroups(known ? x->n_groups : 0, x->groups) < 0)
         return -1;
-    setfsgid(known ? sb->gid : vg_sandbox_map_gid(sb, 0));
-    setfsuid(known ? sb->uid : vg_sandbox_map_uid(sb, 0));
+    setfsgid(gid);
+    setfsuid(uid);
     int fd = open(path, O_PATH | O_CLOEXEC), e = errno;
     setfsuid(0);
     setfsgid(0);
@@ -160,7 +162,7 @@ static int take_source(struct vg_sandbox *sb, const struct vg_exec *x, const str
     }
     if (path[0] != '/' || never_bound(sb, path) || covered(sb, path, b->read_only))
         goto named;
-    int map = sb->local_root || sb->uid ? sb->userns_fd : -1;
+    int map = sb->local_root || sb->uid ? sb->userns_fd : sb->shared_ids;
     int fd = vg_sb_detach(src, map, b->read_only);
     if (fd == -EINVAL && b->fd >= 0) { /* of another mount namespace: what is it called here? */
         vg_close(&own);

@@ -114,6 +114,9 @@ struct vg_sandbox_node {
 
 /* The standard nodes, links and folders of a /dev. */
 int vg_sb_fill_dev(const char *at, uid_t uid, gid_t gid);
+/* A user namespace that turns the person's ids on this machine into those the sandbox knows it by,
+   and no others: for id-mapped mounts under a mirrored root. A descriptor or -errno. */
+int vg_sb_shared_ids(uint32_t slot, const struct vg_sandbox_root *r, struct vg_err *err);
 uid_t vg_sb_map_id(uint32_t slot, uid_t own, uid_t inside);
 /* Finds or makes; borrowed from the node. */
 int vg_sb_seed_get(struct vg_sandbox_node *node, const struct vg_sandbox_profile *p,
@@ -262,6 +265,9 @@ struct vg_sandbox {
     int pidfd;      /* owned */
     int sock;       /* owned */
     int userns_fd;  /* owned */
+    int shared_ids; /* owned; for what is bound under a mirrored root; -1: none */
+    uid_t host_uid; /* 0: none */
+    gid_t host_gid;
     int pts_fd;     /* owned: /dev/pts of the sandbox */
     int scratch_fd; /* owned: /dev/shm of the sandbox: a folder of the scratch file system */
     int own_mnt_fd, own_net_fd; /* owned: the caller's namespaces, to come back to */

@@ -189,7 +189,7 @@ static struct vg_sandbox *sandbox_new(struct vg_sandbox_node *node,
     sb->local_root = p->local_root;
     sb->mirrored = p->root != NULL;
     sb->netns_fd = p->netns_fd;
-    sb->pidfd = sb->sock = sb->userns_fd = sb->pts_fd = sb->scratch_fd = -1;
+    sb->pidfd = sb->sock = sb->userns_fd = sb->pts_fd = sb->scratch_fd = sb->shared_ids = -1;
     sb->own_mnt_fd = sb->own_net_fd = sb->root_fd = sb->peak_fd = -1;
     sb->name = vg_strdup(name);
     bool whole = sb->name != NULL;
@@ -219,6 +219,11 @@ int vg_sandbox_begin(struct vg_sandbox_node *node, const struct vg_sandbox_profi
         sb->own_mnt_fd = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
         if (sb->userns_fd < 0 || sb->own_mnt_fd < 0)
             r = vg_err_sys(err, errno, "cannot prepare a sandbox");
+    }
+    if (r >= 0 && p->root && p->root->host_uid) {
+        sb->host_uid = p->root->host_uid;
+        sb->host_gid = p->root->host_gid;
+        r = sb->shared_ids = vg_sb_shared_ids(p->slot, p->root, err);
     }
     if (r >= 0 && (r = take_home(sb, p, &home_fd)) < 0)
         vg_err_sys(err, r, "cannot bind the home folder %s", p->home);
@@ -651,6 +656,7 @@ void vg_sandbox_destroy(struct vg_sandbox *sb) {
     vg_close(&sb->sock);
     vg_close(&sb->pidfd);
     vg_close(&sb->userns_fd);
+    vg_close(&sb->shared_ids);
     vg_close(&sb->own_mnt_fd);
     vg_close(&sb->own_net_fd);
     free(sb->running);

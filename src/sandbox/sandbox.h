@@ -66,6 +66,10 @@ struct vg_sandbox_root {
     size_t n_libraries;
     uid_t uid; /* who the person is inside: gets /run/user/UID */
     gid_t gid;
+    /* And on this machine, by its administrator's word: owns the person's files in folders that are
+       bound (struct vg_bind). 0: nobody here; then only what everybody may do there is possible. */
+    uid_t host_uid;
+    gid_t host_gid;
 };
 
 /* What a sandbox can be prepared for before its task is known. */

@@ -115,6 +115,15 @@ static int make_userns(const char *uid_map, const char *gid_map, int *ret_fd, st
     return 0;
 }
 
+int vg_sb_shared_ids(uint32_t slot, const struct vg_sandbox_root *r, struct vg_err *err) {
+    char uids[64], gids[64];
+    int fd = -1;
+    snprintf(uids, sizeof(uids), "%u %u 1\n", r->host_uid, vg_sb_map_id(slot, 0, r->uid));
+    snprintf(gids, sizeof(gids), "%u %u 1\n", r->host_gid, vg_sb_map_id(slot, 0, r->gid));
+    int e = make_userns(uids, gids, &fd, err);
+    return e < 0 ? e : fd;
+}
+
 /* ---- the mount namespace; these run in a child, whose errors are (step, errno) on a pipe ---- */
 
 struct seed_error {

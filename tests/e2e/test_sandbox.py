@@ -725,6 +725,24 @@ def test_every_id_of_a_mirrored_root_is_private_outside(machine, tmp_path):
     assert done.returncode != 0 and not (mine / "x").exists(), done
 
 
+def test_a_shared_folder_under_a_mirrored_root_knows_its_owner_by_the_administrators_word(machine, tmp_path):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    for name, uid in (("mine", 4321), ("others", 1000)):  # inside the person is 1000: that number proves nothing
+        (shared / name).mkdir(mode=0o755)
+        os.chown(shared / name, uid, uid)
+    script = f"touch {shared}/mine/x; touch {shared}/others/x; stat -c %u {shared}/mine"
+    done = mirrored(machine, script, "--host-uid", "4321", "--host-gid", "4321", "--bind", shared)
+    assert done.stdout == "1000\n", done
+    assert (shared / "mine/x").stat().st_uid == 4321
+    assert not (shared / "others/x").exists()
+    (shared / "mine/x").unlink()
+    mirrored(machine, script, "--bind", shared)
+    assert not (shared / "mine/x").exists(), "control: nobody vouches for the person"
+
+
 def test_a_mirrored_root_gets_the_nodes_driver_libraries(machine, tmp_path):
     folder = tmp_path / "drivers"
     folder.mkdir()

@@ -237,8 +237,9 @@ Test(mirror, mounts_that_make_no_sense_are_refused_and_closed) {
         size_t lower, data, views;
         const char *paths;
         size_t len;
-    } bad[] = {{0, 1, 0, "", 0},         {1, 0, 1, "", 0},  {1, 0, 1, "/home", 5},
-               {1, 0, 1, "relative", 9}, {1, 0, 1, "/", 2}, {1, 0, 2, "/a", 3}};
+    } bad[] = {{0, 1, 0, "", 0},         {1, 0, 1, "", 0},    {1, 0, 1, "/home", 5},
+               {1, 0, 1, "relative", 9}, {1, 0, 1, "/", 2},   {1, 0, 2, "/a", 3},
+               {1, 0, 1, "/a/../b", 8},  {1, 0, 1, "/a/", 4}, {1, 0, 1, "/./a", 5}};
     for (size_t i = 0; i < VG_COUNT(bad); i++) {
         size_t before = open_fds();
         begin();

@@ -11,7 +11,8 @@
    --warm N                    commands per sandbox with --repeat
    --root DIR                  a mirrored root, made of this folder as it is (below other --root)
    --view DIR=AT               with it: DIR as a folder that is written back
-   --library PATH              with it: a driver library of the node */
+   --library PATH              with it: a driver library of the node
+   --host-uid N --host-gid N   with it: who owns the person's files in what is bound */
 #include "base/cleanup.h"
 #include "base/fault.h"
 #include "base/util.h"
@@ -258,18 +259,21 @@ static int faults(struct vg_sandbox_node *node, struct opts *o, struct vg_err *e
 }
 
 static const struct option long_opts[] = {
-    {"uid", 1, 0, 'u'},    {"gid", 1, 0, 'g'},    {"group", 1, 0, 'G'},   {"slot", 1, 0, 's'},
-    {"home", 1, 0, 'h'},   {"cwd", 1, 0, 'C'},    {"bind", 1, 0, 'b'},    {"bind-ro", 1, 0, 'B'},
-    {"device", 1, 0, 'd'}, {"remote", 0, 0, 'r'}, {"cpu", 1, 0, 'c'},     {"mem", 1, 0, 'm'},
-    {"pids", 1, 0, 'p'},   {"disk", 1, 0, 'D'},   {"net", 1, 0, 'n'},     {"resolv", 1, 0, 'R'},
-    {"tty", 0, 0, 't'},    {"usage", 0, 0, 'U'},  {"repeat", 1, 0, 'x'},  {"virga-home", 1, 0, 'H'},
-    {"warm", 1, 0, 'w'},   {"env", 1, 0, 'e'},    {"sock", 1, 0, 'S'},    {"faults", 0, 0, 'F'},
-    {"root", 1, 0, '1'},   {"view", 1, 0, '2'},   {"library", 1, 0, '3'}, {0}};
+    {"uid", 1, 0, 'u'},      {"gid", 1, 0, 'g'},        {"group", 1, 0, 'G'},
+    {"slot", 1, 0, 's'},     {"home", 1, 0, 'h'},       {"cwd", 1, 0, 'C'},
+    {"bind", 1, 0, 'b'},     {"bind-ro", 1, 0, 'B'},    {"device", 1, 0, 'd'},
+    {"remote", 0, 0, 'r'},   {"cpu", 1, 0, 'c'},        {"mem", 1, 0, 'm'},
+    {"pids", 1, 0, 'p'},     {"disk", 1, 0, 'D'},       {"net", 1, 0, 'n'},
+    {"resolv", 1, 0, 'R'},   {"tty", 0, 0, 't'},        {"usage", 0, 0, 'U'},
+    {"repeat", 1, 0, 'x'},   {"virga-home", 1, 0, 'H'}, {"warm", 1, 0, 'w'},
+    {"env", 1, 0, 'e'},      {"sock", 1, 0, 'S'},       {"faults", 0, 0, 'F'},
+    {"root", 1, 0, '1'},     {"view", 1, 0, '2'},       {"library", 1, 0, '3'},
+    {"host-uid", 1, 0, '4'}, {"host-gid", 1, 0, '5'},   {0}};
 
 static int parse(int argc, char **argv, struct opts *o) {
     uint64_t v = 0;
     for (int c; (c = getopt_long(argc, argv, "+", long_opts, NULL)) != -1;) {
-        bool number = strchr("ugGscmpDxw", c), size = c == 'm' || c == 'D';
+        bool number = strchr("ugGscmpDxw45", c), size = c == 'm' || c == 'D';
         if (number && (size ? vg_parse_size(optarg, &v) : vg_parse_u64(optarg, &v)) < 0)
             return -1;
         struct vg_bind *b = &o->binds[o->x.n_binds];
@@ -352,6 +356,12 @@ static int parse(int argc, char **argv, struct opts *o) {
                 return -1;
             o->view_dirs[o->n_views % BINDS] = strsep(&optarg, "=");
             o->views[o->n_views++ % BINDS].path = optarg;
+            break;
+        case '4':
+            o->root.host_uid = (uid_t)v;
+            break;
+        case '5':
+            o->root.host_gid = (gid_t)v;
             break;
         case '3':
             o->libraries[o->root.n_libraries++ % BINDS] = optarg;
