@@ -5,6 +5,7 @@
 #include "control/api.h"
 #include "control/audit.h"
 #include "control/keys.h"
+#include "control/persist.h"
 #include "control/users.h"
 
 #include <openssl/crypto.h>
@@ -119,7 +120,7 @@ void vg_api_user_remove(struct vg_call *call) {
         return;
     }
     struct later *l = later_new(call);
-    if (!l || vg_store_del_user(c->store, name, stored, l) < 0) {
+    if (!l || vg_persist_last_slot(c) < 0 || vg_store_del_user(c->store, name, stored, l) < 0) {
         free(l);
         out_of_memory(call);
         return;

@@ -324,6 +324,24 @@ static int load_user(void *arg, const struct vg_user_row *row) {
     return r;
 }
 
+/* A user's id range names what nodes keep of him. Whoever comes after him must never get it. */
+int vg_persist_last_slot(struct vg_control *c) {
+    char text[16];
+    snprintf(text, sizeof text, "%u", c->tenants.last_slot);
+    return vg_store_put_meta(c->store, "last_slot", text, VG_STORE_COMMIT, NULL, NULL);
+}
+
+static int load_last_slot(struct vg_control *c) {
+    vg_auto_free char *text = NULL;
+    uint64_t last;
+    int r = vg_store_get_meta(c->store, "last_slot", &text);
+    if (r < 0)
+        return r == -ENOENT ? 0 : r;
+    if (vg_parse_u64(text, &last) == 0 && last > c->tenants.last_slot && last < UINT32_MAX)
+        c->tenants.last_slot = (uint32_t)last;
+    return 0;
+}
+
 static int load_token(void *arg, const struct vg_token_row *row) {
     int r = vg_key_add(arg, row);
     return r == -EINVAL ? 0 : r;
@@ -362,6 +380,8 @@ int vg_persist_load(struct vg_control *c, struct vg_err *err) {
     int r = vg_store_load_teams(c->store, load_team, c);
     if (r >= 0)
         r = vg_store_load_users(c->store, load_user, c);
+    if (r >= 0)
+        r = load_last_slot(c);
     if (r >= 0)
         r = vg_store_load_tokens(c->store, load_token, c);
     if (r >= 0)

@@ -27,6 +27,8 @@ void vg_persist_node(struct vg_nodelink *a, enum vg_store_sync sync);
 void vg_persist_node_kept(struct vg_nodelink *a);
 /* Labels as the store keeps them: "k=v" lines. */
 int vg_persist_set_labels(struct vg_nodelink *a, const char *lines);
+/* The highest id range that was ever given out, before a user is removed. */
+int vg_persist_last_slot(struct vg_control *c);
 /* Tasks from rows: a member's row needs its group, which is remembered for the next one.
    Zero-initialised (but for ctl) is empty. */
 struct vg_row_tasks {

@@ -279,6 +279,24 @@ Test(access, users_and_tokens_survive_a_restart) {
     msg_done(&m);
 }
 
+/* What nodes keep of a user is found by that number. */
+Test(access, nobody_gets_the_id_range_of_a_user_who_was_removed) {
+    add_user("bob", NULL);
+    uint32_t bobs = vg_tenants_user(&w.c.tenants, "bob")->slot;
+    Vg__Pb__NameRef r = VG__PB__NAME_REF__INIT;
+    r.name = "bob";
+    ENV(env, USER_REMOVE, user_remove, &r);
+    side_send(&root, &env, NULL, 0);
+    struct msg m = side_expect(&w, &root, BODY(OK));
+    msg_done(&m);
+    side_close(&w, &root);
+    world_stop(&w);
+    world_start(&w);
+    side_open(&w, &root);
+    add_user("eve", NULL);
+    cr_assert_gt(vg_tenants_user(&w.c.tenants, "eve")->slot, bobs);
+}
+
 /* Every request of the protocol, and who may make it. The table must name them all. */
 static const struct {
     int body_case;
