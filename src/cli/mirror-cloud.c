@@ -290,6 +290,7 @@ void vg_mcloud_over(struct vg_mcloud *c, uint64_t task) {
         if (o->task != task || o->over)
             continue;
         o->over = true;
+        vg_mirror_over(o->t);
         uv_timer_start(&o->again, on_linger, LINGER, 0);
     }
 }

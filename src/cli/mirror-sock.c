@@ -19,6 +19,7 @@
 
 #define CALL_MS 30000
 #define START_MS 10000
+#define STARTS 8
 
 /* ---- packets ---- */
 
@@ -188,10 +189,7 @@ static int await_ready(int fd, struct vg_err *err) {
                       n ? text : "it said nothing; try 'virga mirror serve' to see why");
 }
 
-int vg_mirror_sock_start(const char *path, struct vg_err *err) {
-    int fd = vg_mirror_sock_connect(path);
-    if (fd >= 0)
-        return fd;
+static int start_one(struct vg_err *err) {
     int ready[2];
     if (pipe2(ready, O_CLOEXEC) < 0)
         return vg_err_sys(err, errno, "cannot start the file service");
@@ -199,11 +197,20 @@ int vg_mirror_sock_start(const char *path, struct vg_err *err) {
     vg_close(&ready[1]);
     r = r < 0 ? vg_err_sys(err, r, "cannot start the file service") : await_ready(ready[0], err);
     vg_close(&ready[0]);
-    if (r < 0)
-        return r;
-    /* Another may have been first and be about to listen. */
-    for (int i = 0; i < 400 && (fd = vg_mirror_sock_connect(path)) < 0; i++)
-        poll(NULL, 0, 5);
+    return r;
+}
+
+int vg_mirror_sock_start(const char *path, struct vg_err *err) {
+    int fd = vg_mirror_sock_connect(path);
+    /* The new one leaves to another that is there already. That may be about to listen; or it was
+       about to end, and then nobody is there and one is started again. */
+    for (int tries = 0; fd < 0 && tries < STARTS; tries++) {
+        int r = start_one(err);
+        if (r < 0)
+            return r;
+        for (int i = 0; i < 100 && (fd = vg_mirror_sock_connect(path)) < 0; i++)
+            poll(NULL, 0, 5);
+    }
     return fd < 0 ? vg_err_sys(err, fd, "cannot reach the file service at %s", path) : fd;
 }
 

@@ -155,6 +155,20 @@ int vg_policy_allow(struct vg_policy *p, const char *path) {
     return places_add(&p->allowed, path);
 }
 
+void vg_policy_disallow(struct vg_policy *p, const char *path) {
+    struct place gone;
+    if (place_init(&gone, path) < 0)
+        return;
+    struct places *l = &p->allowed;
+    for (size_t i = 0; i < l->n; i++)
+        if (l->place[i].n == gone.n && same(l->place[i].part, gone.part, gone.n)) {
+            place_done(&l->place[i]);
+            l->place[i] = l->place[--l->n];
+            break;
+        }
+    place_done(&gone);
+}
+
 int vg_policy_deny(struct vg_policy *p, const char *path) {
     return places_add(&p->denied, path);
 }

@@ -19,6 +19,8 @@ void vg_policy_free(struct vg_policy *p);
 /* --allow PATH, absolute: that file, or all below that folder. -EINVAL: not absolute or not clean.
  */
 int vg_policy_allow(struct vg_policy *p, const char *path);
+/* Takes one allow() of that path back; others of it stay. */
+void vg_policy_disallow(struct vg_policy *p, const char *path);
 /* As the rules for Virga's own files, for another place: $VIRGA_HOME. */
 int vg_policy_deny(struct vg_policy *p, const char *path);
 /* The root of a project or of a --writable folder: names that merely look like private keys are

@@ -126,7 +126,7 @@ def names_below(folder):
 
 def slots(node):
     folder = node.environment()
-    return sorted(p for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
+    return sorted(p for p in folder.iterdir() if p.name.isdigit()) if folder.is_dir() else []
 
 
 def test_nothing_tells_one_person_what_another_has(far, two):

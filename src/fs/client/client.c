@@ -106,11 +106,13 @@ int vg_mirror_new(uv_loop_t *loop, const struct vg_mirror_conf *conf, struct vg_
 }
 
 static void task_free(struct vg_mirror_task *t) {
+    vg_mirror_over(t);
     vg_list_remove(&t->link);
     for (size_t i = 0; i < t->n_argv; i++)
         free(t->argv[i]);
     for (size_t i = 0; i < t->n_view; i++)
         free((char *)t->view[i]);
+    free(t->allowed);
     free(t->argv);
     free(t->view);
     free(t->view_root);
@@ -252,19 +254,40 @@ static int add_views(struct vg_mirror_task *t, const struct vg_mirror_run *run,
     return r;
 }
 
+/* Records that call it denied, or allowed, are not so any more. */
+static void judged_anew(struct vg_mirror *m, const char *path) {
+    struct vg_cobj *o = vg_ctree_walk(m->tree, path);
+    for (struct vg_cobj *up = o ? vg_cobj_parent(o) : NULL; up; up = vg_cobj_parent(up))
+        if (vg_cobj_served(up))
+            vg_cobj_changed(m->tree, up);
+    if (o && vg_cobj_served(o))
+        vg_cobj_changed(m->tree, o);
+}
+
 static int allow(struct vg_mirror_task *t, const struct vg_mirror_run *run, struct vg_err *err) {
+    t->allowed = run->n_allow ? vg_alloc(run->n_allow * sizeof(*t->allowed)) : NULL;
+    if (run->n_allow && !t->allowed)
+        return vg_err_set(err, VG_INTERNAL, "out of memory");
     for (size_t i = 0; i < run->n_allow; i++) {
-        int r = vg_policy_allow(t->m->policy, run->allow[i]);
-        if (r < 0)
+        char *path = vg_strdup(run->allow[i]);
+        int r = path ? vg_policy_allow(t->m->policy, path) : -ENOMEM;
+        if (r < 0) {
+            free(path);
             return vg_err_sys(err, r, "cannot allow '%s'", run->allow[i]);
-        /* Records that call it denied are not so any more. */
-        struct vg_cobj *o = vg_ctree_walk(t->m->tree, run->allow[i]);
-        if (o && vg_cobj_parent(o))
-            vg_cobj_changed(t->m->tree, vg_cobj_parent(o));
-        if (o && vg_cobj_served(o))
-            vg_cobj_changed(t->m->tree, o);
+        }
+        t->allowed[t->n_allowed++] = path;
+        judged_anew(t->m, path);
     }
     return 0;
+}
+
+void vg_mirror_over(struct vg_mirror_task *t) {
+    for (size_t i = 0; i < t->n_allowed; i++) {
+        vg_policy_disallow(t->m->policy, t->allowed[i]);
+        judged_anew(t->m, t->allowed[i]);
+        free(t->allowed[i]);
+    }
+    t->n_allowed = 0;
 }
 
 static int copy_run(struct vg_mirror_task *t, const struct vg_mirror_run *run) {

@@ -48,6 +48,8 @@ bool vg_mirror_idle(const struct vg_mirror *m);
 bool vg_mirror_linkless(const struct vg_mirror *m); /* every link is closed */
 /* How often a node has said hello on a link of this task. */
 unsigned vg_mirror_greetings(const struct vg_mirror_task *t);
+/* Its command has ended: what was allowed for it is allowed no more. */
+void vg_mirror_over(struct vg_mirror_task *t);
 /* All that its links have sent has arrived. */
 void vg_mirror_settled(struct vg_mirror_task *t);
 /* Closes the task's links; others may follow. What they told last is told again, unless it is known

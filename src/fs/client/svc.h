@@ -104,6 +104,8 @@ struct vg_mirror_task {
     bool run_whole;
     char *cwd, *program;
     unsigned links, greetings;
+    char **allowed; /* --allow, while the command runs */
+    size_t n_allowed;
     char *note; /* for the person, with the first flight; NULL: none */
 };
 

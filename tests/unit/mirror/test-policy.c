@@ -151,6 +151,20 @@ Test(policy, the_kernels_folders_are_empty) {
     vg_policy_free(p);
 }
 
+Test(policy, an_allowance_is_taken_back_once_for_each_time_it_was_given) {
+    struct vg_policy *p = NULL;
+    cr_assert_eq(vg_policy_new("/home/ann", &p), 0);
+    cr_assert_eq(vg_policy_allow(p, "/etc/shadow"), 0);
+    cr_assert_eq(vg_policy_allow(p, "/etc/shadow"), 0);
+    vg_policy_disallow(p, "/etc/other");
+    vg_policy_disallow(p, "/etc/shadow");
+    cr_assert_eq(vg_policy_ask(p, "/etc/shadow", S_IFREG, NULL), VG_SECRET);
+    vg_policy_disallow(p, "/etc/shadow");
+    cr_assert_eq(vg_policy_ask(p, "/etc/shadow", S_IFREG, NULL), VG_DENY);
+    vg_policy_disallow(p, "/etc/shadow");
+    vg_policy_free(p);
+}
+
 Test(policy, what_is_allowed_is_secret_and_the_way_to_it_is_open) {
     struct vg_policy *p = policy();
     cr_assert_eq(vg_policy_allow(p, "/data/people/ann/.gnupg/pubring.kbx"), 0);
