@@ -3,8 +3,8 @@
 Client and node are two network namespaces of this machine, joined by src/delay-line.c. What is compared:
 
     native   the command where the files are
-    virga    vrun: `first` (the node and the command are new to each other), `cold` (a node that has nothing,
-             a command that was run before), `warm` (the same again)
+    virga    vrun: `first` (a node that has nothing, a command that was never run), `elsewhere` (a command that was
+             run before, on another node than this one, which has nothing), `cold` (the same after a rest), `warm` (again)
     sshfs    the client's root mounted on the node, every cache on and as long as it goes; chroot into it
     rsync    exactly the files that the command uses (it is told them for nothing), then chroot into them;
              `--whole`: all of /usr besides, as one must who does not know them
@@ -251,7 +251,7 @@ class Bench:
     def table(self):
         """For people, on stderr; and one object a case with what the numbers come to."""
         say = lambda *a: print(*a, file=sys.stderr)
-        columns = [("native", "warm"), ("virga", "first"), ("virga", "cold"), ("virga", "warm"), ("sshfs", "first"),
+        columns = [("native", "warm"), ("virga", "first"), ("virga", "elsewhere"), ("virga", "cold"), ("virga", "warm"), ("sshfs", "first"),
                    ("sshfs", "warm"), ("rsync", "first"), ("rsync", "warm"), ("rsync-usr", "first")]
         columns = [c for c in columns if any(k[2:] == c for k in self.rows)]
         say("\nmedian ms".ljust(13) + "".join(f"{p} {s}".rjust(16) for p, s in columns) + "   trips cold/warm")
