@@ -19,6 +19,7 @@
 #define ENV_AHEAD_MAX 32u              /* leaves: 8 MiB, more than 1 Gbit/s carry in 50 ms */
 #define ENV_IDLE_MAX 2048u             /* files held ready while nobody has them open */
 #define ENV_NEGATIVE_MAX 4096u         /* missing names remembered a folder */
+#define ENV_DEPTH_MAX 2048u            /* folders in folders: as many as a path has */
 #define ENV_NOTIFY_ALL 128u            /* more names than this: ask for every name again */
 
 struct env_folder {
@@ -57,6 +58,7 @@ struct env_node {
     uint64_t object;
     uint32_t epoch;
     uint32_t opens;
+    uint32_t depth;          /* below the root */
     struct env_node *parent; /* NULL: the root, or lies nowhere any more */
     char *name, *target;     /* one allocation; target NULL but for links */
     uint16_t name_len, target_len;

@@ -38,6 +38,7 @@ struct env_node *vg_env_node_new(struct vg_env *e, struct env_node *parent) {
     if (!n)
         return NULL;
     n->parent = parent;
+    n->depth = parent ? parent->depth + 1 : 0;
     vg_list_init(&n->waits);
     if (give_number(e, n) < 0) {
         free(n);
@@ -300,6 +301,8 @@ static uint32_t drop_nameless(struct vg_env *e, struct env_node **kid, uint32_t 
 }
 
 int vg_env_apply(struct vg_env *e, struct env_node *folder, const struct vg_dirrec *rec) {
+    if (folder->depth >= ENV_DEPTH_MAX) /* whoever walks the tree may do so by recursion */
+        return -ENAMETOOLONG;
     int r = have_folder(e, folder);
     struct env_node **kid = r < 0 ? NULL : vg_alloc((rec->n + 1) * sizeof(struct env_node *));
     if (!kid)
@@ -397,7 +400,7 @@ void vg_env_attr(const struct vg_env *e, const struct env_node *n, struct fuse_a
         nsec[i] = times[i] - sec[i] * ns;
     }
     *out = (struct fuse_attr){.ino = s->ino,
-                              .size = s->size,
+                              .size = VG_MIN(s->size, (uint64_t)INT64_MAX),
                               .blocks = s->blocks,
                               .atime = (uint64_t)sec[0],
                               .mtime = (uint64_t)sec[1],

@@ -149,7 +149,7 @@ bool vg_env_dir(struct vg_env *e, uint64_t req, const struct vg_dirrec *rec) {
         }
         vg_env_wake(n, &waits);
         /* Whoever waits for a kid waits for its number or its stat, which are here now. */
-        for (uint32_t i = 0; i < n->dir->n; i++)
+        for (uint32_t i = 0; n->dir && i < n->dir->n; i++)
             vg_env_wake(n->dir->kid[i], &waits);
     }
     pthread_mutex_unlock(&e->lock);

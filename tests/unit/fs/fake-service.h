@@ -31,4 +31,6 @@ void fake_cut(struct fake_link *l); /* closes and frees */
 void fake_run(struct fake_link *l, uint64_t task, bool strict);
 void fake_push_dir(struct fake_link *l, const char *path);
 void fake_push_file(struct fake_link *l, const char *path);
+/* A folder with nothing but a folder "d" in it. */
+void fake_push_nested(struct fake_link *l, uint64_t object, uint64_t inner);
 void fake_inval(struct fake_link *l, const char *path);

@@ -30,6 +30,7 @@ struct world {
     pthread_cond_t changed;
     int ready, notes;
     int mount; /* the last task's view */
+    bool strict;
     char note[512];
 };
 
@@ -115,7 +116,7 @@ static void new_machine(struct world *w, bool no_passthrough, uint64_t wait_usec
 static void begin_task(struct world *w, uint64_t task) {
     int before = w->ready;
     cr_assert_eq(vg_machine_task(w->machine, task), 0);
-    fake_run(w->link, task, false);
+    fake_run(w->link, task, w->strict);
     AWAIT(w, w->ready == before + 1);
     struct vg_machine_mounts m;
     cr_assert_eq(vg_machine_mounts(w->machine, task, &m), 0);
@@ -619,5 +620,66 @@ Test(env, overlay_can_lie_on_an_overlay_on_it, .timeout = 60) {
     umount2(path, MNT_DETACH);
     snprintf(path, sizeof(path), "%s/s", w.dir);
     umount2(path, MNT_DETACH);
+    teardown(&w);
+}
+
+/* A file of which only the beginning was read becomes another one of the same size. */
+static ssize_t read_on_after_a_change(bool strict, char *ret_byte, char *ret_want) {
+    struct world w;
+    char path[256];
+    vg_auto_free char *big = big_bytes(BIG);
+    setup(&w, true, 0);
+    vg_machine_gone(w.machine, 7);
+    w.strict = strict;
+    begin_task(&w, 8);
+    snprintf(path, sizeof(path), "%s/usr/lib/big", w.at);
+    int fd = open(path, O_RDONLY);
+    cr_assert_geq(fd, 0);
+    posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
+    cr_assert_eq(pread(fd, ret_byte, 1, 0), 1);
+    cr_assert_eq(*ret_byte, big[0]);
+    for (size_t i = 0; i < BIG; i++)
+        big[i] = (char)(big[i] ^ 1);
+    put_file(&w, "usr/lib/big", big, BIG);
+    fake_inval(w.link, "/usr/lib");
+    fake_push_dir(w.link, "/usr/lib"); /* as a service does before it sends other content */
+    begin_task(&w, 9);
+    assert_file(&w, "usr/lib/big", big, BIG);
+    errno = 0;
+    ssize_t n = pread(fd, ret_byte, 1, (off_t)BIG - 1);
+    n = n < 0 ? -errno : n;
+    *ret_want = big[BIG - 1];
+    close(fd);
+    teardown(&w);
+    return n;
+}
+
+Test(env, what_changed_under_a_reader_is_read_as_it_is_now, .timeout = 60) {
+    char byte, want;
+    ssize_t n = read_on_after_a_change(false, &byte, &want);
+    cr_assert_eq(n, 1, "%zd", n);
+    cr_assert_eq(byte, want);
+}
+
+Test(env, strict_task_fails_instead, .timeout = 60) {
+    char byte, want;
+    ssize_t n = read_on_after_a_change(true, &byte, &want);
+    cr_assert_eq(n, -EIO, "%zd, %d for %d", n, byte, want);
+}
+
+Test(env, folders_in_folders_without_end_are_refused, .timeout = 60) {
+    struct world w;
+    struct stat st;
+    setup(&w, true, 0);
+    for (uint64_t i = 0; i < 3000; i++)
+        fake_push_nested(w.link, i ? 1000000 + i : VG_OBJ_ROOT, 1000001 + i);
+    begin_task(&w, 8); /* they came before it */
+    char path[8192];
+    size_t at = (size_t)snprintf(path, sizeof(path), "%s", w.at);
+    for (int i = 0; i < 1900; i++)
+        at += (size_t)snprintf(path + at, sizeof(path) - at, "/d");
+    path[4090] = 0;
+    cr_assert_eq(stat(path, &st), 0, "%s", strerror(errno));
+    cr_assert_leq(counter(&w, "folders"), 2049);
     teardown(&w);
 }
