@@ -174,6 +174,9 @@ int vg_policy_deny(struct vg_policy *p, const char *path) {
 }
 
 int vg_policy_project(struct vg_policy *p, const char *path) {
+    for (size_t i = 0; i < p->projects.n; i++) /* every run names its own */
+        if (strcmp(p->projects.place[i].path, path) == 0)
+            return 0;
     int r = places_add(&p->projects, path);
     if (r < 0)
         return r;

@@ -189,6 +189,9 @@ Test(policy, keys_by_name_are_part_of_a_project_but_a_home_is_no_project) {
     expect(p, "/data/people/ann/web/tests/server.key", F, VG_SERVE);
     expect(p, "/data/people/ann/web/all.kdbx", F, VG_DENY);
     expect(p, "/data/people/ann/webb/server.key", F, VG_DENY);
+    vg_fault_arm(1, ENOMEM, NULL);
+    cr_assert_eq(vg_policy_project(p, "/data/people/ann/web"), 0);
+    cr_assert_not(vg_fault_disarm(), "named again by the next run, it takes no memory");
     cr_assert_eq(vg_policy_project(p, "/data/people/ann"), 0);
     cr_assert_eq(vg_policy_project(p, "/"), 0);
     expect(p, "/data/people/ann/webb/server.key", F, VG_DENY);
