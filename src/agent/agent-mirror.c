@@ -191,6 +191,9 @@ void vg_fslink_stop(struct vg_agent *a) {
             continue;
         vg_fsd_send(fd, VG_FSD_STOP, NULL, 0, NULL, 0);
         close(fd);
+        vg_auto_free char *path = vg_fmt("%s/%lu/sock", a->fs_dir, slot);
+        if (path)
+            unlink(path);
     }
     if (dir)
         closedir(dir);
