@@ -108,6 +108,7 @@ static void hurry(struct vg_links *l, struct ask *a, unsigned urgency) {
     Vg__Mr__Get get = VG__MR__GET__INIT;
     Vg__Mr__Msg msg = VG__MR__MSG__INIT;
     a->urgency = urgency;
+    l->stat.demands++; /* somebody waits for it from now on */
     if (!a->on)
         return;
     get.has_req = get.has_object = get.has_hurry = get.hurry = true;
