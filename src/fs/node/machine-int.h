@@ -4,6 +4,7 @@
 #include "base/list.h"
 #include "fs/node/compile.h"
 #include "fs/node/machine.h"
+#include "fs/node/voided.h"
 
 #include <pthread.h>
 
@@ -68,7 +69,8 @@ struct vg_machine {
     uint64_t epoch;                   /* how many services were met */
     struct mview view[MACHINE_VIEWS]; /* added by the receiving thread alone */
     size_t n_view;
-    struct vg_list stash; /* the receiving thread's */
+    struct vg_voided voided; /* the receiving thread's */
+    struct vg_list stash;    /* the receiving thread's */
     size_t stash_bytes;
     pthread_mutex_t lock; /* tasks, jobs, n_view, gens */
     pthread_cond_t idle;

@@ -38,6 +38,7 @@ static void on_hello(void *user, const Vg__Mr__Hello *h, bool same_epoch) {
     if (same_epoch)
         return;
     m->epoch++;
+    vg_voided_clear(&m->voided);
     vg_gen_epoch(m, h->root);
     for (size_t v = 0; v < m->n_view; v++)
         vg_proj_new_epoch(m->view[v].proj, 0, 0); /* until its Run comes */
@@ -45,6 +46,10 @@ static void on_hello(void *user, const Vg__Mr__Hello *h, bool same_epoch) {
 
 static void on_inval(void *user, const Vg__Mr__Inval *i) {
     struct vg_machine *m = user;
+    for (size_t f = 0; f < i->n_folder; f++)
+        vg_voided_add(&m->voided, i->folder[f], i->seq);
+    if (i->all)
+        vg_voided_add(&m->voided, 0, i->seq);
     vg_gen_inval(m, i);
     for (size_t v = 0; v < m->n_view; v++) {
         if (i->all)
@@ -68,6 +73,10 @@ static void stash(struct vg_machine *m, const struct vg_dirrec *rec) {
 static void on_dir(void *user, uint64_t req, const struct vg_dirrec *rec) {
     struct vg_machine *m = user;
     bool taken = false;
+    if (vg_voided_is(&m->voided, rec->object, rec->seq)) {
+        vg_links_get_dir(m->links, rec->object); /* who waits for it gets the present one */
+        return;
+    }
     for (size_t v = 0; v < m->n_view && !taken; v++)
         taken = vg_proj_dir(m->view[v].proj, req, rec);
     if (taken)
@@ -213,6 +222,7 @@ void vg_machine_free(struct vg_machine *m) {
     free_views(m);
     vg_oplog_free(m->log);
     vg_links_free(m->links);
+    vg_voided_clear(&m->voided);
     vg_list_for_each_safe (it, &m->stash)
         free(vg_list_entry(it, struct stashed, link));
     vg_list_for_each_safe (it, &m->tasks)

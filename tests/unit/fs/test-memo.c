@@ -1,5 +1,6 @@
 #include "fs/client/guess.h"
 #include "fs/client/memo.h"
+#include "fs/node/voided.h"
 
 #include "base/cleanup.h"
 
@@ -126,4 +127,23 @@ Test(guess, follows_a_program_to_its_libraries) {
     vg_trace_done(&t);
     free(program);
     cr_assert_null(vg_guess_program(root, "no-such-program", "/", NULL));
+}
+
+Test(voided, records_of_before_an_inval_are_not_believed) {
+    struct vg_voided v = {0};
+    cr_assert_not(vg_voided_is(&v, 5, 0));
+    vg_voided_add(&v, 5, 100);
+    cr_assert(vg_voided_is(&v, 5, 99));
+    cr_assert_not(vg_voided_is(&v, 5, 100));
+    cr_assert_not(vg_voided_is(&v, 6, 1));
+    vg_voided_add(&v, 5, 200);
+    cr_assert(vg_voided_is(&v, 5, 199));
+    vg_voided_add(&v, 0, 250);
+    cr_assert(vg_voided_is(&v, 6, 249) && !vg_voided_is(&v, 6, 250));
+    for (uint64_t i = 1; i <= VG_VOIDED_MAX + 1; i++)
+        vg_voided_add(&v, i, 1000);
+    cr_assert(vg_voided_is(&v, 1, 999) && vg_voided_is(&v, VG_VOIDED_MAX + 9, 999));
+    cr_assert_not(vg_voided_is(&v, 1, 1000));
+    vg_voided_clear(&v);
+    cr_assert_not(vg_voided_is(&v, 1, 1));
 }
