@@ -16,7 +16,6 @@
 #include <errno.h>
 #include <string.h>
 
-#define ITEMS_MAX (1u << 20)
 #define NONE UINT32_MAX
 #define PATH_BYTES 4096u
 
@@ -137,7 +136,7 @@ static int add_folder(struct vg_plan *p, struct env_node *n, const struct vg_pla
 
 static int add_item(struct vg_plan *p, struct vg_env *e, struct env_node *n, uint32_t parent,
                     uint64_t now) {
-    if (p->n >= ITEMS_MAX)
+    if (p->n >= p->max_items)
         return -E2BIG;
     struct vg_plan_item *grown = vg_grow(p->item, &p->cap, p->n + 1, sizeof(*grown));
     if (!grown)
@@ -165,7 +164,7 @@ static int add_item(struct vg_plan *p, struct vg_env *e, struct env_node *n, uin
         r = add_folder(p, n, &i, now, &i.folder);
     if (r < 0)
         return r;
-    i.steady = known && is_system(p, &i);
+    i.steady = known && !p->narrow && is_system(p, &i);
     p->item[p->n++] = i;
     return 0;
 }
@@ -191,7 +190,10 @@ static int add_kids(struct vg_plan *p, struct vg_env *e, uint32_t at, uint64_t n
     return 0;
 }
 
-int vg_plan_gather(struct vg_plan *p, struct vg_env *e, uint64_t now_usec) {
+int vg_plan_gather(struct vg_plan *p, struct vg_env *e, uint64_t now_usec, size_t max_items,
+                   bool narrow) {
+    p->max_items = max_items;
+    p->narrow = narrow;
     pthread_mutex_lock(&e->lock);
     p->opens = e->stat.opens;
     int r = e->root && proven(e, e->root) ? add_item(p, e, e->root, 0, now_usec) : -EAGAIN;

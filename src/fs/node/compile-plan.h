@@ -27,11 +27,15 @@ struct vg_plan {
     uint64_t held_bytes, files;
     uint64_t *missing; /* owned; numbers of files that were used but are not complete */
     size_t n_missing, cap_missing;
+    size_t max_items;
+    bool narrow;
     uint64_t opens; /* the view's count when it was gathered */
 };
 
-/* Under the view's lock, which it takes. */
-int vg_plan_gather(struct vg_plan *p, struct vg_env *e, uint64_t now_usec);
+/* Under the view's lock, which it takes. At most max_items: -E2BIG; `narrow` then leaves out what
+   nobody used. -EAGAIN: the root is not known. */
+int vg_plan_gather(struct vg_plan *p, struct vg_env *e, uint64_t now_usec, size_t max_items,
+                   bool narrow);
 /* Finds the files' content; those that are not complete are left out. At most max_bytes are held.
  */
 int vg_plan_complete(struct vg_plan *p, const uint8_t machine[VG_MID], struct vg_cache *cache,

@@ -20,6 +20,7 @@
 #include <time.h>
 
 #define LOOK_AROUND_SEC 20               /* how often the thread looks whether the cache is full */
+#define ITEMS_MAX (200u << 10)           /* of an image: some 40 MB */
 #define REST_FILE (UINT64_C(64) << 20)   /* larger files are not completed unasked */
 #define REST_TOTAL (UINT64_C(256) << 20) /* at once */
 
@@ -199,7 +200,11 @@ static void fetch_rest(struct vg_compile *c, struct vg_plan *p) {
 static int build(struct vg_compile *c, struct vg_image *i, struct vg_buf *bytes) {
     struct vg_cache_stat cache;
     vg_cache_stats(c->conf.cache, &cache);
-    int r = vg_plan_gather(&i->plan, c->conf.env, vg_now_usec());
+    int r = vg_plan_gather(&i->plan, c->conf.env, vg_now_usec(), ITEMS_MAX, false);
+    if (r == -E2BIG) { /* somebody listed the whole machine: only what was used is worth it */
+        vg_plan_done(&i->plan);
+        r = vg_plan_gather(&i->plan, c->conf.env, vg_now_usec(), ITEMS_MAX, true);
+    }
     if (r == 0)
         r = vg_plan_complete(&i->plan, c->conf.env->conf.machine, c->conf.cache,
                              cache.max_bytes / 2);
@@ -256,7 +261,7 @@ static void work(struct vg_compile *c) {
         pthread_mutex_lock(&c->lock);
         c->stat.unable = true;
         pthread_mutex_unlock(&c->lock);
-    } else if (r < 0 && r != -EAGAIN)
+    } else if (r < 0 && r != -EAGAIN && r != -E2BIG)
         vg_warn("cannot compile the environment: %s", strerror(-r));
     vg_image_unref(old);
 }

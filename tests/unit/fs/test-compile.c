@@ -381,7 +381,7 @@ Test(compile, nothing_that_is_fuses_business_is_in_an_image, .init = setup, .fin
          {"xattr", LIB_B, S_IFREG | 0644, 3, .flags = VG_DE_XATTR});
     bring(LIB_A, "aaa");
     bring(LIB_B, "bbb");
-    cr_assert_eq(vg_plan_gather(&p, env, 1), 0);
+    cr_assert_eq(vg_plan_gather(&p, env, 1, 1000, false), 0);
     cr_assert_eq(vg_plan_complete(&p, (const uint8_t *)"machine\0\0\0\0\0\0\0\0", cache, 1u << 30),
                  0);
     cr_assert_eq(p.files, 1);
@@ -422,10 +422,26 @@ Test(compile, the_rest_of_a_file_that_is_used_again_is_fetched, .init = setup, .
     cr_assert(after.files == before.files + 1 && after.held_bytes > 2 * VG_LEAF);
 }
 
+Test(compile, a_machine_that_was_listed_as_a_whole_is_compiled_as_far_as_it_was_used,
+     .init = setup_system, .fini = teardown) {
+    static const uint8_t machine[VG_MID] = "machine";
+    struct vg_plan p = {0};
+    struct vg_buf b = {0};
+    tell_all();
+    cr_assert_eq(vg_plan_gather(&p, env, 1, 10, false), -E2BIG);
+    vg_plan_done(&p);
+    cr_assert_eq(vg_plan_gather(&p, env, 1, 10, true), 0);
+    cr_assert_eq(vg_plan_complete(&p, machine, cache, 1u << 30), 0);
+    cr_assert_eq(p.files, 4, "tool, empty, a, b");
+    cr_assert_eq(vg_plan_write(&p, &b), 0);
+    vg_plan_done(&p);
+    vg_buf_done(&b);
+}
+
 Test(compile, what_an_image_holds_is_bounded, .init = setup, .fini = teardown) {
     struct vg_plan p = {0};
     tell_all();
-    cr_assert_eq(vg_plan_gather(&p, env, 1), 0);
+    cr_assert_eq(vg_plan_gather(&p, env, 1, 1000, false), 0);
     cr_assert_eq(vg_plan_complete(&p, (const uint8_t *)"machine\0\0\0\0\0\0\0\0", cache, 6), 0);
     cr_assert_leq(p.held_bytes, 6);
     cr_assert_gt(p.held_bytes, 0);
