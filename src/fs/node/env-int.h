@@ -15,12 +15,13 @@
 #include <pthread.h>
 
 #define ENV_WAIT_NOTE_USEC (10ull * 1000000)
-#define ENV_FAIL_USEC (2ull * 1000000) /* how long a failed fetch is believed */
-#define ENV_AHEAD_MAX 32u              /* leaves: 8 MiB, more than 1 Gbit/s carry in 50 ms */
-#define ENV_IDLE_MAX 2048u             /* files held ready while nobody has them open */
-#define ENV_NEGATIVE_MAX 4096u         /* missing names remembered a folder */
-#define ENV_DEPTH_MAX 2048u            /* folders in folders: as many as a path has */
-#define ENV_NOTIFY_ALL 128u            /* more names than this: ask for every name again */
+#define ENV_FAIL_USEC (2ull * 1000000)  /* how long a failed fetch is believed */
+#define ENV_IDLE_USEC (60ull * 1000000) /* files are held so long after the last task */
+#define ENV_AHEAD_MAX 32u               /* leaves: 8 MiB, more than 1 Gbit/s carry in 50 ms */
+#define ENV_IDLE_MAX 2048u              /* files held ready while nobody has them open */
+#define ENV_NEGATIVE_MAX 4096u          /* missing names remembered a folder */
+#define ENV_DEPTH_MAX 2048u             /* folders in folders: as many as a path has */
+#define ENV_NOTIFY_ALL 128u             /* more names than this: ask for every name again */
 
 struct env_folder {
     struct env_node **kid; /* owned array */
@@ -119,6 +120,7 @@ struct vg_env {
     struct vg_list idle;    /* struct env_file, longest idle first */
     uint32_t n_idle;
     uint64_t wait_limit_usec;
+    uint64_t used_usec; /* when a tick last saw a task */
 
     pthread_t notifier;
     bool notifying, stop;

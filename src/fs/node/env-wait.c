@@ -103,7 +103,9 @@ void vg_env_tick(struct vg_env *e, uint64_t now) {
     }
     if (vg_links_up(e->conf.links))
         e->note_usec = 0;
-    if (vg_list_empty(&e->tasks))
+    if (!vg_list_empty(&e->tasks) || now < e->used_usec)
+        e->used_usec = now;
+    else if (now - e->used_usec > ENV_IDLE_USEC) /* the next command may well be the same one */
         vg_env_drop_idle(e, 0);
     pthread_mutex_unlock(&e->lock);
     vg_list_for_each_safe (it, &late) {
