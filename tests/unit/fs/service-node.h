@@ -25,6 +25,7 @@ struct bytes {
 struct node {
     int fd;
     struct vg_mw_in in;
+    struct vg_buf rec;  /* pieces of the record under way */
     struct vg_map dirs; /* object to struct bytes: the last record */
     struct vg_map data; /* object to struct bytes */
     int n_dirs, n_data, n_runs, n_invals, n_all, n_notes, n_hellos;
@@ -143,7 +144,6 @@ static void node_msg(struct node *n, const Vg__Mr__Msg *m) {
 static void node_take(struct node *n) {
     uint8_t buf[65536];
     struct vg_mw_frame f;
-    static struct vg_buf rec; /* pieces of the record under way */
     for (ssize_t k; (k = recv(n->fd, buf, sizeof(buf), MSG_DONTWAIT)) >= 0;) {
         if (k == 0) {
             n->closed = true;
@@ -155,15 +155,15 @@ static void node_take(struct node *n) {
             if (f.kind == VG_MW_MSG)
                 node_msg(n, f.msg);
             if (f.kind == VG_MW_DIR) {
-                vg_buf_append(&rec, f.data, f.len);
+                vg_buf_append(&n->rec, f.data, f.len);
                 if (!(f.flags & VG_MW_MORE)) {
                     struct vg_dirrec d;
-                    cr_assert(vg_dirrec_open(&d, vg_buf_data(&rec), vg_buf_len(&rec)) == 0);
+                    cr_assert(vg_dirrec_open(&d, vg_buf_data(&n->rec), vg_buf_len(&n->rec)) == 0);
                     cr_assert(d.object == f.object && d.seq == f.seq);
-                    keep(&n->dirs, f.object, 0, vg_buf_data(&rec), vg_buf_len(&rec),
-                         vg_buf_len(&rec));
+                    keep(&n->dirs, f.object, 0, vg_buf_data(&n->rec), vg_buf_len(&n->rec),
+                         vg_buf_len(&n->rec));
                     n->n_dirs++;
-                    vg_buf_clear(&rec);
+                    vg_buf_clear(&n->rec);
                 }
             }
             if (f.kind == VG_MW_DATA) {
@@ -257,6 +257,7 @@ static struct vg_mirror_task *begin(struct world *w, struct node *n, uint64_t ta
 static void node_done(struct node *n) {
     vg_close(&n->fd);
     vg_mw_in_done(&n->in);
+    vg_buf_done(&n->rec);
     struct vg_map *maps[] = {&n->dirs, &n->data};
     for (int i = 0; i < 2; i++) {
         vg_map_for_each (s, maps[i]) {

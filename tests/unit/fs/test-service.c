@@ -140,7 +140,10 @@ Test(service, tells_of_a_change_that_came_while_a_link_had_no_name_yet) {
         uv_run(&w.loop, UV_RUN_NOWAIT);
     node_hello(&again, 1, false);
     turn(&w, &again, again.n_invals > before);
-    cr_assert_eq(again.inval[again.n_invals - 1], root);
+    bool named = false; /* what the broken link told last is named as well */
+    for (int k = before; k < again.n_invals; k++)
+        named = named || again.inval[k % 64] == root;
+    cr_assert(named);
     node_done(&again);
 }
 
