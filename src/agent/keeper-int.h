@@ -65,6 +65,7 @@ struct kmirror { /* keeper-mirror.c */
     int stdin_fd;        /* owned; the client's, until the command starts */
     bool told;           /* the person knows that it takes long */
     bool again;          /* the daemon was asked a second time */
+    char note[200];      /* the last that was said of its files: why a task without client failed */
     uint64_t since_usec; /* of this state's wait */
     uint64_t until_usec; /* of a barrier */
     int fds[VG_FSD_FDS]; /* owned: mounts, until they are used */

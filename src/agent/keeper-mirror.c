@@ -348,8 +348,11 @@ static void on_packet(struct keeper *k, struct ktask *t, const struct vg_fsd_hea
         on_safe(k, t, data, head->len);
     else if (head->kind == VG_FSD_FAILED)
         on_failed(k, t, data, head->len);
-    else if (head->kind == VG_FSD_NOTE)
+    else if (head->kind == VG_FSD_NOTE) {
         kchan_note(k, t, "%.*s", (int)VG_MIN(head->len, 300u), (const char *)data);
+        snprintf(t->mirror->note, sizeof(t->mirror->note), "%.*s", (int)VG_MIN(head->len, 300u),
+                 (const char *)data);
+    }
 }
 
 static void daemon_ready(struct keeper *k, void *obj, uint32_t events) {

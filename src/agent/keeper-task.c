@@ -610,6 +610,8 @@ void ktask_finish(struct keeper *k, struct ktask *t) {
         vg_sandbox_usage(k->sb, &t->usage);
     if (t->usage.oom && !t->text[0] && killed)
         snprintf(t->text, sizeof(t->text), "it used more memory than its limit and was killed");
+    if (t->status && !t->text[0] && t->mirror && t->detached)
+        snprintf(t->text, sizeof(t->text), "%s", t->mirror->note);
     if (killed)
         kchan_flush_all(k, t);
     t->state_dirty = true;

@@ -194,6 +194,8 @@ static void send_offer(struct offer *o) {
     m.has_again = m.again = o->greetings > 0;
     m.machine = (ProtobufCBinaryData){VG_MID, (uint8_t *)vg_mirror_machine(o->c->m)};
     m.spec = vg__pb__mirror_spec__unpack(NULL, o->spec_len, o->spec);
+    if (m.spec && m.spec->pin)
+        m.machine = m.spec->machine;
     env.has_req = true;
     env.req = o->req = ++o->c->last_req;
     env.body_case = VG__PB__ENVELOPE__BODY_MIRROR_OFFER;

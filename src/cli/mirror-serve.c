@@ -117,10 +117,10 @@ static int spec_of(const struct vg_mpkt *p, struct begin *b, const uint8_t *mach
     return 0;
 }
 
-static void answer_begun(struct serve *s, struct vg_mpkt *p, const struct vg_mirror_task *t) {
+static void answer_begun(struct vg_mpkt *p, const struct vg_mirror_task *t,
+                         const uint8_t *machine) {
     char hex[2 * VG_MID + 1];
     const char *const *path;
-    const uint8_t *machine = vg_mirror_machine(s->m);
     for (int i = 0; i < VG_MID; i++)
         snprintf(hex + 2 * i, 3, "%02x", machine[i]);
     vg_mpkt_clear(p);
@@ -155,8 +155,14 @@ static bool begin(struct serve *s, struct vg_mpkt *p) {
         run.n_allow = values(p, "allow", b->allow);
         r = vg_mirror_begin(s->m, &run, &t, &err);
     }
+    uint8_t machine[VG_MID];
+    memcpy(machine, vg_mirror_machine(s->m), VG_MID);
     if (r == 0) {
-        spec_of(p, b, vg_mirror_machine(s->m), t, &spec, view, each);
+        bool pin = vg_mpkt_get(p, "pin") != NULL;
+        if (pin)
+            vg_mirror_pinned(run.task, machine);
+        spec_of(p, b, machine, t, &spec, view, each);
+        spec.has_pin = spec.pin = pin;
         if (vg_mcloud_offer(s->cloud, t, run.task, &spec) < 0) {
             vg_mirror_end(t);
             r = vg_err_set(&err, VG_INTERNAL, "out of memory");
@@ -165,7 +171,7 @@ static bool begin(struct serve *s, struct vg_mpkt *p) {
     if (r < 0)
         answer_error(p, &err);
     else
-        answer_begun(s, p, t);
+        answer_begun(p, t, machine);
     free(b);
     return r == 0;
 }

@@ -882,8 +882,13 @@ int run_session(struct run *r) {
         }
         if (r->exited)
             break;
-        if (r->detach && !r->follow && r->accepted)
-            return 0;
+        if (!r->detach || r->follow || !r->accepted || (r->pinning && r->ctl >= 0))
+            continue;
+        if (r->pinning)
+            run_say(r,
+                    "the connection broke: the file service goes on copying what the task needs, "
+                    "stay connected for a while");
+        return 0;
     }
     run_tty_restore(r);
     say_goodbye(r);

@@ -188,11 +188,15 @@ static int on_event(struct run *r, const Vg__Pb__RunEvent *ev, struct vg_err *er
         break;
     case VG__PB__RUN_EVENT__KIND__NEED_MIRROR:
         return r->mirror_fd < 0 ? run_mirror(r, r->set, err) : 0;
+    case VG__PB__RUN_EVENT__KIND__PINNED:
+        r->pinning = false;
+        break;
     case VG__PB__RUN_EVENT__KIND__STARTED:
         r->started = true;
         break;
     case VG__PB__RUN_EVENT__KIND__ENDED:
         r->ended = true;
+        r->pinning = false;
         r->status = ev->status;
         r->end_refused |= ev->reason != 0;
         if (ev->text && *ev->text)

@@ -107,7 +107,7 @@ static void fill_ids(void) {
     }
 }
 
-static int fill_spec(const struct vg_mpkt *answer, const struct vg_spec_opts *set) {
+static int fill_spec(const struct vg_mpkt *answer, const struct vg_spec_opts *set, bool pin) {
     static uint8_t machine[16];
     static Vg__Pb__MirrorView view[VIEWS_MAX], *each[VIEWS_MAX];
     size_t at = 0;
@@ -120,7 +120,10 @@ static int fill_spec(const struct vg_mpkt *answer, const struct vg_spec_opts *se
     spec.has_strict = spec.strict = set->strict;
     spec.has_sync = spec.sync = set->sync;
     spec.has_keep_changes = spec.keep_changes = set->keep_changes;
-    for (const char *path; (path = vg_mpkt_next(answer, "view", &at)) && spec.n_view < VIEWS_MAX;) {
+    spec.has_pin = spec.pin = pin;
+    /* what is pinned is not written back: it lies in the one tree with everything else */
+    for (const char *path;
+         !pin && (path = vg_mpkt_next(answer, "view", &at)) && spec.n_view < VIEWS_MAX;) {
         char *own = vg_strdup(path);
         if (!own)
             return -ENOMEM;
@@ -151,6 +154,9 @@ int run_mirror(struct run *r, const struct vg_spec_opts *set, struct vg_err *err
         e = vg_mpkt_add(&p, "strict", "1");
     if (e == 0 && set->sync)
         e = vg_mpkt_add(&p, "sync", "1");
+    bool pin = r->spec.detached && !set->live; /* nobody stays here to serve it */
+    if (e == 0 && pin)
+        e = vg_mpkt_add(&p, "pin", "1");
     if (e == 0 && set->keep_changes)
         e = vg_mpkt_add(&p, "keep", "1");
     if (e < 0)
@@ -170,10 +176,15 @@ int run_mirror(struct run *r, const struct vg_spec_opts *set, struct vg_err *err
     const char *note = vg_mpkt_get(&p, "note");
     if (note && !r->quiet)
         run_say(r, "%s", note);
-    if (fill_spec(&p, set) < 0)
+    if (fill_spec(&p, set, pin) < 0)
         return vg_err_set(err, VG_PROTOCOL,
                           "the file service gave no good answer: "
                           "'virga mirror stop' ends it, the next vrun starts it");
+    if (pin && !r->quiet && spec.n_view == 0 && vg_mpkt_get(&p, "view"))
+        run_say(r,
+                "the task gets a copy of this machine's files; what it writes into them is dropped "
+                "when it ends (--live writes back, a pool's shared folders stay)");
+    r->pinning = pin;
     r->spec.mirror = &spec;
     return 0;
 }

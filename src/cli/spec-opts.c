@@ -26,6 +26,7 @@ enum {
     O_STRICT,
     O_KEEP_CHANGES,
     O_IMAGE,
+    O_LIVE,
     O_DIR,
     O_PORT,
     O_TTY,
@@ -79,6 +80,10 @@ enum {
         {"strict", 0, NULL, "fail where a file changed under the command", O_STRICT},              \
         {"keep-changes", 0, NULL, "keep what it wrote outside as a diff (virga env diff)",         \
          O_KEEP_CHANGES},                                                                          \
+        {"live", 0, NULL,                                                                          \
+         "detached: serve this machine's files on instead of copying them; what it"                \
+         " writes comes back while this machine is connected",                                     \
+         O_LIVE},                                                                                  \
         {"directory", 'C', "DIR", "start in this directory", O_DIR},                               \
         {"name", 'n', "NAME", "name the task", O_NAME},                                            \
         {"label", 'l', "K=V", "label the task; may be given again", O_LABEL},                      \
@@ -337,6 +342,9 @@ static int mirror_option(struct vg_spec_opts *o, struct vg_opt_state *st, int id
     switch (id) {
     case O_ENVIRONMENT:
         return set_environment(o, st, arg);
+    case O_LIVE:
+        o->live = true;
+        return 0;
     case O_IMAGE:
         if (!*arg)
             return vg_opt_bad(st, "names no image");

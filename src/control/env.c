@@ -388,7 +388,8 @@ void vg_envs_pin(struct vg_job *j, struct vg_stream *s) {
         return;
     }
     fill(j, &m, OP(PIN));
-    ask(e, &m, theirs, ASK_PIN);
+    if (ask(e, &m, theirs, ASK_PIN) && j->sent)
+        vg_envs_link(j); /* an earlier one may have waited in vain */
 }
 
 void vg_envs_release(struct vg_job *j) {

@@ -258,8 +258,6 @@ static void take_report(struct vg_nodelink *a, Vg__Pb__TaskReport *r) {
     j->seen = j->sent = true;
     vg_gang_learn(j, r->start);
     vg_run_deliver(j);
-    if (vg_envs_is_stored(j))
-        vg_envs_link(j);
     if (r->state == VG__PB__TASK_REPORT__STATE__RUNNING)
         vg_node_task_started(j, r->started_usec);
     if (j->task->cancel && r->state != VG__PB__TASK_REPORT__STATE__EXITED)
@@ -318,6 +316,16 @@ static void become_ready(struct vg_nodelink *a) {
         vg_persist_node_kept(a);
 }
 
+/* Links from the store end with its process, or ours. */
+static void link_stored(struct vg_nodelink *a) {
+    vg_map_for_each (s, &a->ctl->jobs) {
+        struct vg_job *j = s->value;
+        if (j->task->attempt.node == a->node->id && j->sent && !vg_task_is_ended(j->task) &&
+            vg_envs_is_stored(j))
+            vg_envs_link(j);
+    }
+}
+
 void vg_agent_on_hello(struct vg_call *call) {
     struct vg_control *c = call->ctl;
     struct vg_peer *p = call->peer;
@@ -351,6 +359,7 @@ void vg_agent_on_hello(struct vg_call *call) {
     lose_unreported(a);
     c->placing = false;
     become_ready(a);
+    link_stored(a);
     resume_followers(a);
     vg_mlink_resume(c);
     vg_info("node=%s id=%016llx connected tasks=%zu local=%d", a->node->name,

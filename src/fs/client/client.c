@@ -147,6 +147,14 @@ void vg_mirror_free(struct vg_mirror *m) {
     free(m);
 }
 
+void vg_mirror_pinned(uint64_t task, uint8_t out[VG_MID]) {
+    uint8_t in[14] = "pinned", hash[VG_HASH];
+    for (int i = 0; i < 8; i++)
+        in[6 + i] = (uint8_t)(task >> (8 * i));
+    vg_leaf_hash(in, sizeof(in), hash);
+    memcpy(out, hash, VG_MID);
+}
+
 const uint8_t *vg_mirror_machine(const struct vg_mirror *m) {
     return m->machine;
 }

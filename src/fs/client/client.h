@@ -17,6 +17,8 @@ struct vg_mirror_conf {
 int vg_mirror_new(uv_loop_t *loop, const struct vg_mirror_conf *conf, struct vg_mirror **ret,
                   struct vg_err *err);
 void vg_mirror_free(struct vg_mirror *m);
+/* What nodes call the copy of it that is kept for one task. */
+void vg_mirror_pinned(uint64_t task, uint8_t out[VG_MID]);
 const uint8_t *vg_mirror_machine(const struct vg_mirror *m); /* VG_MID bytes */
 
 /* What vrun says of one run. */

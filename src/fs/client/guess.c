@@ -10,6 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#define SHELL_COMMANDS 400
+#define SHELL_WORDS 64
+#define SHELL_BYTES (64u << 10)
 #define LINKS_MAX 40
 #define BUDGET (64u << 20)
 #define SIBLINGS 200u
@@ -164,6 +167,76 @@ char *vg_guess_program(int root_fd, const char *command, const char *cwd, const 
 /* Of a script: the interpreter in its first line. True when it is one. */
 static bool script(struct guess *g, const char *real, char *const *args, size_t n_args, int depth);
 
+static void program(struct guess *g, const char *path, char *const *args, size_t n, int depth);
+
+/* One command of a script: its words in words[0 .. n]. What is a program is one, wherever it stands
+   (env, nice, xargs); what is a file is read. */
+static void shell_command(struct guess *g, char **words, size_t n, int depth) {
+    for (size_t i = 0; i < n; i++) {
+        char real[PATH_MAX];
+        vg_auto_free char *found =
+            vg_guess_program(g->in->root_fd, words[i], g->in->cwd, g->in->path_env);
+        vg_auto_free char *file = words[i][0] == '/' ? NULL : vg_fmt("%s/%s", g->in->cwd, words[i]);
+        if (found)
+            program(g, found, words + i + 1, n - i - 1, depth + 1);
+        else if (words[i][0] == '/' || (file && strcmp(words[i], ".") != 0))
+            guess_add(g, file ? file : words[i], real);
+    }
+}
+
+/* A script for a shell, roughly: commands end at ; & | and lines, words at blanks and quotes. */
+static void shell_text(struct guess *g, char *text, int depth) {
+    static const char ends[] = ";&|(){}`\n", blanks[] = " \t\"'<>$=,";
+    for (unsigned commands = 0; *text && commands < SHELL_COMMANDS; commands++) {
+        char *words[SHELL_WORDS], *end = text + strcspn(text, ends);
+        size_t n = 0;
+        bool last = !*end;
+        *end = '\0';
+        for (char *p = text; n < SHELL_WORDS && *(p += strspn(p, blanks));) {
+            words[n++] = p;
+            p += strcspn(p, blanks);
+            if (*p)
+                *p++ = '\0';
+        }
+        shell_command(g, words, n, depth);
+        if (last)
+            return;
+        text = end + 1;
+    }
+}
+
+static bool is_shell(const char *base) {
+    static const char *const shells[] = {"sh", "bash", "dash", "zsh", "ksh", "busybox"};
+    for (size_t i = 0; i < VG_COUNT(shells); i++)
+        if (strcmp(base, shells[i]) == 0)
+            return true;
+    return false;
+}
+
+/* sh -c TEXT, or sh FILE. */
+static void guess_shell(struct guess *g, char *const *args, size_t n, int depth) {
+    size_t i = 0, len;
+    bool text = false;
+    char real[PATH_MAX];
+    for (; i < n && args[i][0] == '-'; i++)
+        text = text || (args[i][1] != '-' && strchr(args[i], 'c'));
+    if (i == n)
+        return;
+    if (text) {
+        vg_auto_free char *copy = vg_strdup(args[i]);
+        if (copy)
+            shell_text(g, copy, depth);
+        return;
+    }
+    vg_auto_free char *path =
+        args[i][0] == '/' ? vg_strdup(args[i]) : vg_fmt("%s/%s", g->in->cwd, args[i]);
+    if (!path || !guess_add(g, path, real))
+        return;
+    vg_auto_free char *body = guess_read(g, real, SHELL_BYTES, &len);
+    if (body && !memchr(body, '\0', len))
+        shell_text(g, body, depth);
+}
+
 static void program(struct guess *g, const char *path, char *const *args, size_t n, int depth) {
     char real[PATH_MAX];
     if (depth > 4 || !guess_add(g, path, real) || script(g, real, args, n, depth))
@@ -172,6 +245,8 @@ static void program(struct guess *g, const char *path, char *const *args, size_t
     const char *base = strrchr(real, '/') + 1;
     if (strncmp(base, "python", 6) == 0)
         guess_python(g, path, real, args, n);
+    if (is_shell(base) || is_shell(strrchr(path, '/') ? strrchr(path, '/') + 1 : path))
+        guess_shell(g, args, n, depth);
 }
 
 static bool script(struct guess *g, const char *real, char *const *args, size_t n_args, int depth) {
@@ -224,12 +299,27 @@ static void arguments(struct guess *g) {
     }
 }
 
+/* Where commands are looked for: whoever looks reads these folders one after the other. */
+static void search_path(struct guess *g) {
+    char real[PATH_MAX];
+    for (const char *p = g->in->path_env ? g->in->path_env : ""; *p;) {
+        size_t n = strcspn(p, ":");
+        vg_auto_free char *dir = n && p[0] == '/' ? vg_strndup(p, n) : NULL;
+        if (dir)
+            guess_add(g, dir, real);
+        p += n;
+        p += *p == ':';
+    }
+}
+
 int vg_guess(const struct vg_guess *in, struct vg_trace *ret) {
-    static const char *const always[] = {"/etc/ld.so.cache", "/etc/nsswitch.conf", "/etc/passwd",
-                                         "/etc/group"};
+    static const char *const always[] = {"/etc/ld.so.cache",  "/etc/nsswitch.conf",
+                                         "/etc/passwd",       "/etc/group",
+                                         "/etc/locale.alias", "/usr/lib/locale/C.utf8/LC_CTYPE"};
     struct guess g = {.in = in, .out = ret, .budget = BUDGET};
     char real[PATH_MAX];
     guess_add(&g, in->cwd, real);
+    search_path(&g);
     program(&g, in->program, in->argv + 1, in->n_argv ? in->n_argv - 1 : 0, 0);
     for (size_t i = 0; i < VG_COUNT(always); i++)
         guess_add(&g, always[i], real);

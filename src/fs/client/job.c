@@ -421,6 +421,27 @@ static void work_ordered(struct vg_mlink *l) {
     send_ready(l);
 }
 
+/* Behind the last frame of the first flight: who keeps the task's files wants to know. */
+static void say_pushed(struct vg_mlink *l) {
+    Vg__Mr__Pushed p = VG__MR__PUSHED__INIT;
+    Vg__Mr__Msg m = VG__MR__MSG__INIT;
+    struct vg_buf b = {0};
+    p.has_task = true;
+    p.task = l->task ? l->task->id : 0;
+    m.body_case = VG__MR__MSG__BODY_PUSHED;
+    m.pushed = &p;
+    l->said_pushed = true;
+    if (vg_mw_msg(&b, &m) < 0 || vg_mlink_put(l, false, &b) < 0) {
+        vg_buf_done(&b);
+        vg_mlink_close(l, "out of memory");
+    }
+}
+
+static bool all_pushed(const struct vg_mlink *l) {
+    return l->pushed && !l->said_pushed && vg_list_empty(&l->queue[VG_MP_FOLDER]) &&
+           vg_list_empty(&l->queue[VG_MP_PUSH]) && !l->jobs[VG_MP_FOLDER] && !l->jobs[VG_MP_PUSH];
+}
+
 void vg_mlink_work(struct vg_mlink *l) {
     if (l->closed)
         return;
@@ -429,4 +450,6 @@ void vg_mlink_work(struct vg_mlink *l) {
         work_ordered(l);
     if (!l->closed && l->ran)
         work_queue(l, VG_MP_PUSH, BULK_MAX);
+    if (!l->closed && all_pushed(l))
+        say_pushed(l);
 }

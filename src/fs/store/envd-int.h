@@ -43,9 +43,10 @@ struct vg_envd {
     const char *dir;
     uint64_t quota_bytes;
     pthread_mutex_t lock;
-    struct vg_map stores; /* user -> struct vg_envstore, owned */
-    struct vg_map trees;  /* its key -> struct vg_envtree, owned */
-    struct vg_map pins;   /* task -> struct vg_pin, owned */
+    pthread_cond_t pinned; /* a pin came or went */
+    struct vg_map stores;  /* user -> struct vg_envstore, owned */
+    struct vg_map trees;   /* its key -> struct vg_envtree, owned */
+    struct vg_map pins;    /* task -> struct vg_pin, owned */
     struct vg_list answers;
     unsigned threads;
 };

@@ -7,6 +7,9 @@
 #include "fs/store/pull.h"
 
 #include <string.h>
+#include <time.h>
+
+#define PIN_PATIENCE_SEC 60 /* then the next offer brings a link */
 
 /* ------------------------------------------------------------------ saving */
 
@@ -127,6 +130,7 @@ static int enter_pin(struct vg_work *w, struct vg_ftree *t) {
     pthread_mutex_lock(&w->d->lock);
     old = vg_map_get_u64(&w->d->pins, pin->task);
     int r = old && old->complete ? -EALREADY : vg_map_put_u64(&w->d->pins, pin->task, pin);
+    pthread_cond_broadcast(&w->d->pinned);
     pthread_mutex_unlock(&w->d->lock);
     if (r < 0)
         old = pin;
@@ -239,6 +243,26 @@ static struct vg_ftree *pinned_tree(struct vg_work *w) {
     return t;
 }
 
+/* The task may be on its node before its client's first offer has come. */
+static struct vg_ftree *wait_for_pin(struct vg_work *w) {
+    struct vg_envd *d = w->d;
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += PIN_PATIENCE_SEC;
+    pthread_mutex_lock(&d->lock);
+    int r = 0;
+    while (r == 0 && !vg_map_get_u64(&d->pins, w->m->task_id))
+        r = pthread_cond_timedwait(&d->pinned, &d->lock, &until);
+    pthread_mutex_unlock(&d->lock);
+    return pinned_tree(w);
+}
+
+static void serve_pin(struct vg_work *w, struct vg_ftree *t) {
+    vg_work_post(w);
+    vg_fserve(t, vg_take_fd(w->fd), w->m->task_id);
+    vg_ftree_unref(t);
+}
+
 /* What the task holds: of its own, or in the store of who shares the environment with its owner. */
 static struct vg_estore *held(struct vg_work *w, struct vg_eversion *v) {
     char owner[VG_ENV_NAME_MAX + 1] = "", name[VG_ENV_NAME_MAX + 1], id[VG_ID_LEN + 1];
@@ -263,12 +287,14 @@ void vg_work_link(struct vg_work *w) {
     bool task = w->m->op == VG__PB__ENV_REQ__OP__LINK;
     struct vg_ftree *t = task ? pinned_tree(w) : NULL;
     if (t) {
-        vg_work_post(w);
-        vg_fserve(t, vg_take_fd(w->fd), w->m->task_id);
-        vg_ftree_unref(t);
+        serve_pin(w, t);
         return;
     }
-    if (task && !(s = held(w, &v)) && w->m->ref)
+    if (task && !w->m->ref && !(s = held(w, &v)) && (t = wait_for_pin(w))) {
+        serve_pin(w, t);
+        return;
+    }
+    if (task && w->m->ref && !(s = held(w, &v)))
         vg_envd_find(w, &s, owner, name, &v);
     else if (task && !s)
         vg_err_set(&w->err, VG_NOT_FOUND, "the task's environment is not in the store any more");

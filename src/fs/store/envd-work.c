@@ -316,8 +316,10 @@ static void do_release(struct vg_work *w) {
     pthread_mutex_lock(&w->d->lock);
     struct vg_pin *pin = vg_map_del_u64(&w->d->pins, w->m->task_id);
     pthread_mutex_unlock(&w->d->lock);
-    if (pin)
+    if (pin) {
+        vg_ftree_stop_pull(pin->tree);
         vg_ftree_unref(pin->tree);
+    }
     free(pin);
     if (s && vg_ehold_drop(s, id) == 0) {
         vg_work_post(w);

@@ -172,6 +172,7 @@ static int run(struct vg_envd *d, int fd) {
     uv_loop_t loop;
     d->loop = &loop;
     pthread_mutex_init(&d->lock, NULL);
+    pthread_cond_init(&d->pinned, NULL);
     vg_list_init(&d->answers);
     if (uv_loop_init(&loop) < 0 || uv_async_init(&loop, &d->wake, on_wake) < 0) {
         vg_error("cannot start a loop");

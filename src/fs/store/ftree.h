@@ -21,6 +21,9 @@ void vg_ftree_set_machine(struct vg_ftree *t,
                           const uint8_t machine[VG_MID]); /* before it is served */
 void vg_snap_machine(const uint8_t root[VG_HASH], uint8_t out[VG_MID]);
 
+/* Whoever fills it ends that now. */
+void vg_ftree_stop_pull(struct vg_ftree *t);
+
 /* Writes what is there now as a snapshot: root, files, bytes, missing of *ret. */
 int vg_ftree_seal(struct vg_ftree *t, struct vg_eversion *ret, struct vg_err *err);
 

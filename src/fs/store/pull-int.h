@@ -5,6 +5,7 @@
 #include "mirror/mwire.h"
 
 #define VG_PULL_PATHS_MAX 256
+#define VG_PULL_VIEWS_MAX 64
 
 /* A program waits for these bytes. */
 struct vg_demand {
@@ -41,10 +42,16 @@ struct vg_pull {
     struct vg_demand *demands;
     char *path[VG_PULL_PATHS_MAX]; /* owned: wanted */
     size_t n_path;
+    struct vg_pull_view {
+        char *path; /* owned */
+        uint64_t up;
+    } view[VG_PULL_VIEWS_MAX];
+    size_t n_view;
     uint64_t open; /* wanted and neither here nor given up */
     uint64_t asked_bytes;
     uint32_t asked_other;
     bool hello, run, pushed, told;
+    bool stop; /* under the tree's lock: whom it fills for has gone */
 };
 
 /* pull-tree.c; with the tree's lock held. */
@@ -52,6 +59,10 @@ void vg_pull_want(struct vg_pull *p, struct vg_fnode *n);
 void vg_pull_settle(struct vg_pull *p, struct vg_fnode *n, enum vg_fnode_state state, int error);
 void vg_pull_mark(struct vg_pull *p); /* wants what the paths name, as far as it is known */
 int vg_pull_root(struct vg_pull *p, uint64_t up);
+/* A trace or a guess is never all of it: wants what lies beside what was pushed, in bounds. */
+void vg_pull_around(struct vg_pull *p);
+/* The folder at that path has this number, and what is below it, too, is found from there. */
+int vg_pull_view(struct vg_pull *p, const char *path, uint64_t up);
 /* A whole record came. */
 int vg_pull_record(struct vg_pull *p, const struct vg_dirrec *rec);
 int vg_pull_keep_orphan(struct vg_pull *p, uint64_t up, const void *piece, size_t n, bool more);

@@ -8,6 +8,9 @@
 
 #define ORPHAN_BYTES_MAX (128u << 20)
 #define CHANGES_MAX 8 /* of one file while it is being read */
+#define AROUND_FOLDER (4u << 20)
+#define AROUND_BYTES (64u << 20)
+#define AROUND_FOLDERS 4000u
 
 void vg_pull_settle(struct vg_pull *p, struct vg_fnode *n, enum vg_fnode_state state, int error) {
     n->state = state;
@@ -102,9 +105,20 @@ static bool on_a_path(struct vg_pull *p, struct vg_fnode *folder, const struct v
 }
 
 /* The root of a project has its number from the view, whatever the entry says. */
+static void find_view(struct vg_pull *p, struct vg_fnode *c) {
+    char path[4096];
+    if (vg_fnode_path(c, path, sizeof(path)) < 0)
+        return;
+    for (size_t i = 0; i < p->n_view; i++)
+        if (strcmp(p->view[i].path, path) == 0)
+            c->up = p->view[i].up;
+}
+
 static void describe(struct vg_pull *p, struct vg_fnode *c, const struct vg_dirent *e) {
     struct vg_estore *store = p->t->store;
     c->up = e->object;
+    if (e->flags & VG_DE_OTHER)
+        find_view(p, c);
     c->flags &= (uint8_t)~VG_DE_OTHER;
     bool folder = S_ISDIR(c->st.mode), file = S_ISREG(c->st.mode);
     if (folder && e->flags & VG_DE_EMPTY)
@@ -259,6 +273,74 @@ int vg_pull_root(struct vg_pull *p, uint64_t up) {
         n->take = true;
     vg_pull_mark(p);
     return 0;
+}
+
+struct around {
+    uint64_t bytes;
+    unsigned folders;
+};
+
+/* Files of a small folder; records of the folders in any, so that a name that is not there is known
+ * not to be. */
+static void around_folder(struct vg_pull *p, struct vg_fnode *n, struct around *left) {
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < n->n_child; i++)
+        if (S_ISREG(n->child[i]->st.mode) && n->child[i]->state == VG_F_UNKNOWN)
+            sum += n->child[i]->st.size;
+    for (uint32_t i = 0; i < n->n_child; i++) {
+        struct vg_fnode *c = n->child[i];
+        if (c->state != VG_F_UNKNOWN)
+            continue;
+        if (S_ISDIR(c->st.mode) && left->folders) {
+            left->folders--;
+            if (c->name_len == 11 && memcmp(c->name, "__pycache__", 11) == 0)
+                take_all(p, c);
+            vg_pull_want(p, c);
+        } else if (S_ISREG(c->st.mode) && sum <= AROUND_FOLDER && c->st.size <= left->bytes) {
+            left->bytes -= c->st.size;
+            vg_pull_want(p, c);
+        }
+    }
+}
+
+static void around(struct vg_pull *p, struct vg_fnode *n, struct around *left) {
+    if (!S_ISDIR(n->st.mode) || n->state != VG_F_HERE || n->take)
+        return;
+    for (uint32_t i = 0; i < n->n_child; i++)
+        around(p, n->child[i], left);
+    around_folder(p, n, left);
+}
+
+void vg_pull_around(struct vg_pull *p) {
+    struct around left = {.bytes = AROUND_BYTES, .folders = AROUND_FOLDERS};
+    around(p, p->t->root, &left);
+}
+
+static struct vg_fnode *known(struct vg_pull *p, const char *path) {
+    struct vg_fnode *n = p->t->root;
+    for (path += strspn(path, "/"); n && *path; path += strspn(path, "/")) {
+        size_t len = strcspn(path, "/");
+        n = S_ISDIR(n->st.mode) ? find_child(n, path, len) : NULL;
+        path += len;
+    }
+    return n;
+}
+
+int vg_pull_view(struct vg_pull *p, const char *path, uint64_t up) {
+    if (p->n_view == VG_PULL_VIEWS_MAX)
+        return -EPROTO;
+    struct vg_pull_view *v = &p->view[p->n_view];
+    v->path = vg_strdup(path);
+    v->up = up;
+    if (!v->path)
+        return -ENOMEM;
+    p->n_view++;
+    struct vg_fnode *n = known(p, path);
+    if (!n || !n->parent || !S_ISDIR(n->st.mode) || n->state == VG_F_HERE || n->up == up)
+        return 0; /* found when its folder comes, or already */
+    n->up = up;
+    int r = vg_map_put_u64(&p->by_up, up, n);
+    return r < 0 ? r : adopt_orphans(p, n->parent);
 }
 
 int vg_pull_content(struct vg_pull *p, struct vg_fnode *n, uint64_t off, uint64_t size,

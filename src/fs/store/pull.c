@@ -12,11 +12,12 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
-#define DIRS_MAX 512          /* questions for records and attributes under way */
-#define BYTES_MAX (32u << 20) /* content under way */
-#define PIECE (16u << 20)     /* of one question */
-#define OUT_MAX (4u << 20)    /* questions not sent yet */
-#define SKIPS 256             /* objects in one Skip */
+#define DIRS_MAX 512                 /* questions for records and attributes under way */
+#define BYTES_MAX (32u << 20)        /* content under way */
+#define PIECE (16u << 20)            /* of one question */
+#define OUT_MAX (4u << 20)           /* questions not sent yet */
+#define PATIENCE_USEC (15 * VG_USEC) /* for any byte while something is asked */
+#define SKIPS 256                    /* objects in one Skip */
 
 static struct vg_ask *ask_new(struct vg_pull *p, struct vg_fnode *n, int kind, uint64_t bytes,
                               Vg__Mr__Get *get) {
@@ -154,14 +155,24 @@ static int want_path(struct vg_pull *p, const char *path, size_t n) {
     return p->path[p->n_path] ? (p->n_path++, 0) : -ENOMEM;
 }
 
+/* A view has a number of its own for its root; below it nothing is found otherwise. */
+static int on_view(struct vg_pull *p, const Vg__Mr__View *v) {
+    if (v->path.len == 0 || v->path.len > 4095 || memchr(v->path.data, '\0', v->path.len) ||
+        v->path.data[0] != '/')
+        return -EPROTO;
+    vg_auto_free char *path = vg_strndup((const char *)v->path.data, v->path.len);
+    if (!path)
+        return -ENOMEM;
+    int r = p->conf->views ? want_path(p, path, strlen(path)) : 0;
+    return r == 0 ? vg_pull_view(p, path, v->root) : r;
+}
+
 static int on_run(struct vg_pull *p, const Vg__Mr__Run *run) {
     int r = 0;
     p->run = true;
-    for (size_t i = 0; r == 0 && p->conf->views && i < run->n_view; i++) {
-        const Vg__Mr__View *v = run->view[i];
-        if (v->id != 0)
-            r = want_path(p, (const char *)v->path.data, v->path.len);
-    }
+    for (size_t i = 0; r == 0 && i < run->n_view; i++)
+        if (run->view[i]->id != 0)
+            r = on_view(p, run->view[i]);
     if (r == 0 && p->hello)
         vg_pull_mark(p);
     return r;
@@ -202,6 +213,8 @@ static int on_msg(struct vg_pull *p, const Vg__Mr__Msg *m) {
     case VG__MR__MSG__BODY_FAIL:
         return on_fail(p, m->fail);
     case VG__MR__MSG__BODY_PUSHED:
+        if (p->conf->pushes && !p->pushed)
+            vg_pull_around(p);
         p->pushed = true;
         return 0;
     case VG__MR__MSG__BODY_BYE:
@@ -274,6 +287,16 @@ static int on_changed(struct vg_pull *p, struct vg_fnode *n) {
     return send_get(p, &get);
 }
 
+/* What was pushed while it was asked for is not sent twice: the questions are over with the file.
+ */
+static void answered_by_push(struct vg_pull *p, const struct vg_fnode *n) {
+    vg_map_for_each (s, &p->asks) {
+        struct vg_ask *a = s->value;
+        if (a->object == n->object && a->kind == VG_ASK_DATA)
+            ask_over(p, s->hash, a); /* a number map's key is its hash */
+    }
+}
+
 static int on_data(struct vg_pull *p, const struct vg_mw_frame *f) {
     struct vg_fnode *n = vg_map_get_u64(&p->by_up, f->object);
     struct vg_ask *a = f->req ? vg_map_get_u64(&p->asks, f->req) : NULL;
@@ -290,6 +313,8 @@ static int on_data(struct vg_pull *p, const struct vg_mw_frame *f) {
     if (!n) /* its folder is not known yet */
         return p->conf->pushes && f->req == 0 ? vg_map_put_u64(&p->loose, f->object, p) : 0;
     int r = vg_pull_content(p, n, f->offset, f->size, f->data, f->len);
+    if (r == 0 && f->req == 0 && n->state == VG_F_HERE)
+        answered_by_push(p, n);
     if (r == 0 && f->req == 0 && p->conf->pushes && n->state == VG_F_UNKNOWN) {
         n->pushed = true;
         vg_pull_want(p, n);
@@ -336,6 +361,15 @@ void vg_pull_demand(struct vg_pull *p, struct vg_fnode *n, uint64_t off, uint64_
     (void)!write(p->wake, &(uint64_t){1}, 8);
 }
 
+void vg_ftree_stop_pull(struct vg_ftree *t) {
+    pthread_mutex_lock(&t->lock);
+    if (t->pull) {
+        t->pull->stop = true;
+        (void)!write(t->pull->wake, &(uint64_t){1}, 8);
+    }
+    pthread_mutex_unlock(&t->lock);
+}
+
 static int receive(struct vg_pull *p, uint8_t *room, size_t size) {
     ssize_t n = recv(p->fd, room, size, MSG_DONTWAIT);
     if (n < 0)
@@ -376,6 +410,8 @@ static int turn(struct vg_pull *p) {
     pthread_mutex_lock(&p->t->lock);
     int r = p->hello ? ask_more(p) : 0;
     bool all = r == 0 && complete(p);
+    if (p->stop && r == 0)
+        r = -ECONNRESET;
     pthread_mutex_unlock(&p->t->lock);
     if (all && !p->told) {
         p->told = true;
@@ -403,6 +439,7 @@ static int greet(struct vg_pull *p) {
 static int loop(struct vg_pull *p) {
     vg_auto_free uint8_t *room = vg_alloc(256u << 10);
     int r = room ? greet(p) : -ENOMEM;
+    uint64_t heard = vg_now_usec();
     while (r == 0) {
         r = send_out(p);
         if (r < 0)
@@ -410,8 +447,14 @@ static int loop(struct vg_pull *p) {
         struct pollfd fds[2] = {
             {.fd = p->fd, .events = (short)(POLLIN | (vg_buf_len(&p->out) ? POLLOUT : 0))},
             {.fd = p->wake, .events = POLLIN}};
-        if (poll(fds, 2, -1) < 0 && errno != EINTR)
+        bool waits = vg_map_len(&p->asks) > 0;
+        if (poll(fds, 2, waits ? 1000 : -1) < 0 && errno != EINTR)
             return -errno;
+        uint64_t now = vg_now_usec();
+        if (!waits || fds[0].revents)
+            heard = now;
+        if (now - heard > PATIENCE_USEC)
+            return -ECONNRESET; /* its machine sleeps, or its network is gone */
         uint64_t n;
         (void)!read(p->wake, &n, sizeof(n));
         if (fds[0].revents & ~POLLOUT)
@@ -436,6 +479,8 @@ static void done(struct vg_pull *p) {
     }
     for (size_t i = 0; i < p->n_path; i++)
         free(p->path[i]);
+    for (size_t i = 0; i < p->n_view; i++)
+        free(p->view[i].path);
     vg_map_done(&p->asks);
     vg_map_done(&p->orphans);
     vg_map_done(&p->by_up);

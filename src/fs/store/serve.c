@@ -1,6 +1,7 @@
-/* Serves a tree to a node: answers Get by object and range, and nothing else. Thread of its own;
-   answers go out in the order of the questions. */
+/* Serves a tree to a node: answers Get by object and range, and nothing else. Thread of its own.
+   Content goes out leaf by leaf, and what a program waits for goes before what is read ahead. */
 #include "base/cleanup.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/util.h"
 #include "fs/store/ftree-int.h"
@@ -10,12 +11,19 @@
 #include <sys/socket.h>
 
 #define RANGES_MAX 64
-#define RANGE_MAX (64u << 20) /* bytes of one Get */
-#define LEVEL 1               /* zstd, of records; content goes as it is */
+#define PENDING_MAX 65536 /* ranges asked for and not sent */
+#define LEVEL 1           /* zstd, of records; content goes as it is */
+
+struct range { /* asked for */
+    struct vg_list link;
+    uint64_t req, object, off, end, size;
+};
 
 struct serve {
     struct vg_ftree *t;
     int fd;
+    struct vg_list urgent, ahead; /* struct range */
+    size_t pending;
     struct vg_buf out;
     uint8_t *leaf;
     uint8_t open_id[VG_HASH]; /* the file read last: its descriptor is kept */
@@ -117,16 +125,30 @@ static int build_record(struct serve *s, struct vg_fnode *n, struct vg_buf *rec)
     return r == 0 ? vg_dirrec_end(rec) : r;
 }
 
+static void never_came(struct serve *s, uint64_t object, char *text, size_t n) {
+    char path[4096] = "?";
+    pthread_mutex_lock(&s->t->lock);
+    struct vg_fnode *f = vg_map_get_u64(&s->t->by_object, object);
+    if (f)
+        vg_fnode_path(f, path, sizeof(path));
+    pthread_mutex_unlock(&s->t->lock);
+    vg_debug("asked for %s, which is not here", path);
+    snprintf(text, n, "%.150s%s never came into the cloud's store", path,
+             strlen(path) > 150 ? "..." : "");
+}
+
 static int answer_folder(struct serve *s, const Vg__Mr__Get *g, struct vg_fnode *n) {
     struct vg_buf rec = {0};
     int r = vg_fnode_load(s->t, n);
     if (r == 0)
         r = build_record(s, n, &rec);
     pthread_mutex_unlock(&s->t->lock);
-    if (r < 0)
-        r = fail(s, g, -r, "this folder is not in the snapshot");
-    else if ((r = vg_mw_dir(&s->out, g->req, g->object, 1, vg_buf_data(&rec), vg_buf_len(&rec),
-                            LEVEL)) == 0)
+    if (r < 0) {
+        char text[4400];
+        never_came(s, g->object, text, sizeof(text));
+        r = fail(s, g, -r, text);
+    } else if ((r = vg_mw_dir(&s->out, g->req, g->object, 1, vg_buf_data(&rec), vg_buf_len(&rec),
+                              LEVEL)) == 0)
         r = flush(s);
     vg_buf_done(&rec);
     return r;
@@ -207,27 +229,70 @@ static int get_leaf(struct serve *s, uint64_t object, uint64_t off, size_t n) {
     return r == 0 && fd >= 0 ? read_stored(fd, off, s->leaf, n) : r;
 }
 
-static int answer_range(struct serve *s, const Vg__Mr__Get *g, uint64_t size, uint64_t off,
-                        uint64_t len, bool *ret_failed) {
-    if (off > size || len > RANGE_MAX)
-        return fail(s, g, EINVAL, "this range is not one");
-    uint64_t end = VG_MIN(size, off + len);
-    off -= off % VG_LEAF;
-    do {
-        size_t n = (size_t)VG_MIN(size - off, (uint64_t)VG_LEAF);
-        int r = get_leaf(s, g->object, off, n);
-        if (r < 0) {
-            *ret_failed = true;
-            return fail(s, g, -r, "the content of this file never came into the cloud's store");
+static void range_free(struct serve *s, struct range *r) {
+    vg_list_remove(&r->link);
+    s->pending--;
+    free(r);
+}
+
+/* The rest of a question that failed is not answered. */
+static void forget(struct serve *s, uint64_t req) {
+    struct vg_list *lists[] = {&s->urgent, &s->ahead};
+    for (size_t i = 0; i < 2; i++)
+        vg_list_for_each_safe (it, lists[i]) {
+            struct range *r = vg_list_entry(it, struct range, link);
+            if (r->req == req)
+                range_free(s, r);
         }
-        r = vg_mw_data(&s->out, g->req, g->object, off, size, s->leaf, n, 0);
-        if (r == 0)
-            r = flush(s);
-        if (r < 0)
-            return r;
-        off += n;
-    } while (off < end);
+}
+
+static int ask_range(struct serve *s, const Vg__Mr__Get *g, uint64_t size, const Vg__Mr__Range *q) {
+    if (q->offset > size || s->pending >= PENDING_MAX)
+        return fail(s, g, EINVAL, "this range is not one");
+    struct range *r = vg_alloc(sizeof(*r));
+    if (!r)
+        return -ENOMEM;
+    *r = (struct range){.req = g->req,
+                        .object = g->object,
+                        .off = q->offset - q->offset % VG_LEAF,
+                        .end = q->length > size - q->offset ? size : q->offset + q->length,
+                        .size = size};
+    vg_list_push_back(g->urgency ? &s->ahead : &s->urgent, &r->link);
+    s->pending++;
     return 0;
+}
+
+/* One leaf of the first. */
+static int send_leaf(struct serve *s) {
+    struct vg_list *first = vg_list_first(&s->urgent);
+    struct range *q = vg_list_entry(first ? first : vg_list_first(&s->ahead), struct range, link);
+    size_t n = (size_t)VG_MIN(q->size - q->off, (uint64_t)VG_LEAF);
+    int r = get_leaf(s, q->object, q->off, n);
+    if (r < 0) {
+        Vg__Mr__Get g = VG__MR__GET__INIT;
+        char text[4400];
+        g.req = q->req;
+        g.object = q->object;
+        never_came(s, q->object, text, sizeof(text));
+        forget(s, g.req);
+        return fail(s, &g, -r, text);
+    }
+    r = vg_mw_data(&s->out, q->req, q->object, q->off, q->size, s->leaf, n, 0);
+    q->off += n;
+    if (q->off >= q->end)
+        range_free(s, q);
+    return r == 0 ? flush(s) : r;
+}
+
+/* What was asked for ahead is waited for now. */
+static void hurry(struct serve *s, uint64_t req) {
+    vg_list_for_each_safe (it, &s->ahead) {
+        struct range *r = vg_list_entry(it, struct range, link);
+        if (r->req != req)
+            continue;
+        vg_list_remove(&r->link);
+        vg_list_push_back(&s->urgent, &r->link);
+    }
 }
 
 static int answer(struct serve *s, const Vg__Mr__Get *g) {
@@ -248,9 +313,8 @@ static int answer(struct serve *s, const Vg__Mr__Get *g) {
     if (denied)
         return fail(s, g, EACCES, "it was kept out of the snapshot as a secret");
     int r = 0;
-    bool failed = false;
-    for (size_t i = 0; r == 0 && !failed && i < g->n_range; i++)
-        r = answer_range(s, g, size, g->range[i]->offset, g->range[i]->length, &failed);
+    for (size_t i = 0; r == 0 && i < g->n_range; i++)
+        r = ask_range(s, g, size, g->range[i]);
     return r;
 }
 
@@ -261,7 +325,10 @@ static int handle(struct serve *s, const struct vg_mw_frame *f) {
         return -EPROTO;
     switch (f->msg->body_case) {
     case VG__MR__MSG__BODY_GET:
-        return answer(s, f->msg->get);
+        if (!f->msg->get->hurry)
+            return answer(s, f->msg->get);
+        hurry(s, f->msg->get->req);
+        return 0;
     case VG__MR__MSG__BODY_OP:
         return -EPROTO;
     default:
@@ -275,9 +342,11 @@ static int serve(struct serve *s, uint64_t task) {
     int r = room && s->leaf ? greet(s, task) : -ENOMEM;
     bool over = false;
     while (r == 0 && !over) {
-        ssize_t n = recv(s->fd, room, 64u << 10, 0);
-        if (n < 0 && errno == EINTR)
+        ssize_t n = recv(s->fd, room, 64u << 10, s->pending ? MSG_DONTWAIT : 0);
+        if (n < 0 && (errno == EINTR || (errno == EAGAIN && s->pending))) {
+            r = s->pending ? send_leaf(s) : 0;
             continue;
+        }
         over = n == 0;
         r = n < 0 ? -errno : n ? vg_mw_feed(&in, room, (size_t)n) : 0;
         struct vg_mw_frame f;
@@ -294,7 +363,13 @@ static int serve(struct serve *s, uint64_t task) {
 int vg_fserve(struct vg_ftree *t, int fd, uint64_t task) {
     struct serve s = {.t = t, .fd = fd, .open_fd = -1};
     s.leaf = vg_alloc(VG_LEAF);
+    vg_list_init(&s.urgent);
+    vg_list_init(&s.ahead);
     int r = serve(&s, task);
+    struct vg_list *lists[] = {&s.urgent, &s.ahead};
+    for (size_t i = 0; i < 2; i++)
+        for (struct vg_list *it; (it = vg_list_first(lists[i]));)
+            range_free(&s, vg_list_entry(it, struct range, link));
     vg_close(&s.open_fd);
     vg_buf_done(&s.out);
     free(s.leaf);
