@@ -28,11 +28,11 @@ def test_a_task_that_waits_for_bytes_can_be_cancelled_and_nothing_is_left():
         laptop = network.add("laptop", "10.77.0.21", kind=Laptop)
         assert control.virga("up").returncode == 0
         login(network, laptop)
-        laptop.path("/opt/only-here/big").write_bytes(os.urandom(1 << 20) * 100)
+        laptop.path("/opt/only-here/big").write_bytes(os.urandom(1 << 20) * 200)
         p = laptop.popen(["vrun", "sh", "-c", "echo up; until test -e go; do sleep 0.1; done"], stdout=subprocess.PIPE)
         assert p.stdout.readline() == b"up\n"
-        q = laptop.popen(["vrun", "cat", "/opt/only-here/big"], stdout=subprocess.PIPE)
-        q.stdout.read(1)  # it reads, and nobody takes its output any more
+        q = laptop.popen(["vrun", "sh", "-c", "echo up; exec cat /opt/only-here/big > /dev/null"], stdout=subprocess.PIPE)
+        assert q.stdout.readline() == b"up\n"
         laptop.cut()
         for task in control.json("task", "list"):
             assert control.virga("task", "cancel", task["id"]).returncode == 0
