@@ -149,6 +149,8 @@ static const struct vg_opt export_opts[] = {
 static const struct vg_cmd subs[] = {
     {"list", "", "environments that you may use", VG_LIST_OPTS, .run = list_run},
     {"show", "NAME[@VERSION]", "one of them", VG_LIST_OPTS, .run = show_run},
+    {"save", "NAME [PATH...]", "keep this machine's files, or what lies below these, as one",
+     .run = vg_ecmd_save_run},
     {"import", "IMAGE", "make one from an OCI archive, an OCI layout or a registry",
      .opts = import_opts, .n_opts = VG_COUNT(import_opts), .run = vg_ecmd_import_run},
     {"export", "NAME[@VERSION]", "write one as an OCI archive", .opts = export_opts,
@@ -159,10 +161,10 @@ static const struct vg_cmd subs[] = {
     {"rm", "NAME[@VERSION]", "remove a version, or all", .run = remove_run},
 };
 
-const struct vg_cmd vg_cmd_env = {.name = "env",
-                                  .args = "",
-                                  .summary =
-                                      "environments: list, show, import, export, diff, share, rm",
-                                  .subs = subs,
-                                  .n_subs = VG_COUNT(subs)};
+const struct vg_cmd vg_cmd_env = {
+    .name = "env",
+    .args = "",
+    .summary = "environments: list, show, save, import, export, diff, share, rm",
+    .subs = subs,
+    .n_subs = VG_COUNT(subs)};
 const struct vg_cmd vg_cmd_envd = {.name = "envd", .args = "", .raw = vg_envd_main};

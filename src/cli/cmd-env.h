@@ -5,6 +5,7 @@
 #include "fs/store/ftree.h"
 
 Vg__Pb__EnvReq vg_ecmd_request(Vg__Pb__EnvReq__Op op, const char *ref);
+int vg_ecmd_save_run(struct vg_cmd_line *l);
 int vg_ecmd_import_run(struct vg_cmd_line *l);
 int vg_ecmd_export_run(struct vg_cmd_line *l);
 int vg_ecmd_diff_run(struct vg_cmd_line *l);

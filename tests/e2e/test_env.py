@@ -6,6 +6,8 @@ import signal
 import shutil
 import subprocess
 import tarfile
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -198,6 +200,42 @@ def test_virgad_starts_again_and_still_has_them(cloud, tmp_path):
     wait_for("another virgad", lambda: cloud.pid("virgad") not in (None, old))
     wait_for("its answers", lambda: cloud.virga("status").returncode == 0)
     check_flat(*exported(cloud, "kept", tmp_path))
+
+
+def test_saving_folders_of_this_machine(cloud, tmp_path, request):
+    place = tempfile.mkdtemp(prefix="vg-save-", dir="/srv")  # the node's own /tmp and /var/tmp are never served
+    request.addfinalizer(lambda: shutil.rmtree(place))
+    top = Path(place) / "machine"
+    (top / "sub" / "deep").mkdir(parents=True)
+    (top / "sub" / "deep" / "big").write_bytes(os.urandom(700000))
+    (top / "sub" / "run").write_bytes(b"#!/bin/sh\n")
+    (top / "sub" / "run").chmod(0o751)
+    (top / "sub" / "link").symlink_to("deep/big")
+    (top / "sub" / "empty").touch()
+    os.setxattr(top / "sub" / "run", "user.note", b"kept")
+    (top / "beside").write_text("not wanted")
+    home = Path(place) / "home"
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".ssh" / "id_ed25519").write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n")
+    (home / "notes").write_text("notes\n")
+    env = {**cloud.env, "HOME": str(home)}
+    r = cloud.run(["virga", "env", "save", "mine", str(top / "sub"), str(home)], env=env, check=0)
+    assert r.stdout == b"mine@1\n" and b"left out" in r.stderr
+    found, _ = exported(cloud, "mine", tmp_path)
+    sub = str(top / "sub")[1:]
+    assert found[f"{sub}/deep/big"][2] == (top / "sub" / "deep" / "big").read_bytes()
+    assert found[f"{sub}/run"][1] == 0o751 and found[f"{sub}/link"][2] == "deep/big" and found[f"{sub}/empty"][2] == b""
+    assert found[str(home / "notes")[1:]][2] == b"notes\n"
+    assert not [name for name in found if "beside" in name or "id_ed25519" in name or name == "etc"]
+    # the same again is the same tree, and costs nothing
+    before = stored_bytes(cloud)
+    cloud.run(["virga", "env", "save", "mine", str(top / "sub"), str(home)], env=env, check=0)
+    assert cloud.json("env", "show", "mine@1")["root"] == cloud.json("env", "show", "mine@2")["root"]
+    assert stored_bytes(cloud) == before
+    r = cloud.virga("env", "save", "mine", str(tmp_path))
+    assert r.returncode == 125 and b"nothing to save below" in r.stderr, "/tmp is never served"
+    r = cloud.virga("env", "save", "mine", "/not/there")
+    assert r.returncode == 125 and b"/not/there" in r.stderr
 
 
 # ------------------------------------------------------------------ tasks

@@ -42,6 +42,12 @@ static int save(struct vg_work *w, struct vg_estore *s, struct vg_ftree *t, cons
         vg_close(&conf.fd);
     if (r == 0)
         r = vg_ftree_seal(t, &v, &w->err);
+    if (r == 0 && conf.n_path && !v.files)
+        r = vg_err_set(
+            &w->err, VG_NOT_FOUND,
+            "there is nothing to save below '%s': /tmp, /run and what is hidden are never "
+            "served ('virga mirror explain PATH')",
+            paths[0]);
     snprintf(v.source, sizeof(v.source), "%s", w->m->source ? w->m->source : "");
     v.source[strcspn(v.source, "\n")] = '\0';
     if (r == 0)
