@@ -176,7 +176,9 @@ class FarNode(Host):
     def forget(self):
         """Makes it a node that has never seen anybody's files: daemons end, what they kept goes."""
         self.end_daemons()
-        shutil.rmtree(self.environment(), ignore_errors=True)
+        for slot in self.environment().iterdir():
+            if slot.name.isdigit():
+                shutil.rmtree(slot, ignore_errors=True)
 
 
 class Laptop(Host):
