@@ -8,7 +8,9 @@
 
 #include <errno.h>
 
-#define RECENT_USEC (2 * VG_USEC) /* longer than any link holds bytes back */
+/* Longer than most links hold bytes back. A node that lost a push, because it could not believe the
+   record that it belongs to, waits as long for it. */
+#define RECENT_USEC (VG_USEC / 4)
 
 static uint64_t key(uint64_t object, uint64_t leaf) {
     return (object * 0x9e3779b97f4a7c15u) ^ (leaf + 1) * 0xc4ceb9fe1a85ec53u;
