@@ -82,7 +82,7 @@ struct run {
     uint64_t in_acked;
 
     bool accepted, started, ended, exited;
-    bool pinning; /* this machine's files are on their way into the cloud's store */
+    bool pinning;      /* this machine's files are on their way into the cloud's store */
     bool attempt_over; /* patient: its keeper has said how it ended */
     bool requeued;     /* another attempt follows; its output begins at 0 */
     bool owed;         /* and nothing of it was seen yet */

@@ -66,7 +66,7 @@ struct vg_mlink {
     int fd;
     uv_poll_t poll;
     bool closed, hello, pushed;
-    bool ran; /* Run is out: content may follow */
+    bool ran;         /* Run is out: content may follow */
     bool said_pushed; /* nothing of the first flight is left */
     struct vg_mw_in in;
     struct vg_list queue[VG_MP_N]; /* vg_mitem: waiting; FOLDER: in order, also those under way */
