@@ -79,8 +79,12 @@ static int make_dirs(const struct aview *v, char *path) {
 
 /* Relative, without empty, "." or ".." parts; "" is the root itself where that makes sense. */
 static int check_path(const ProtobufCBinaryData *b, char **ret) {
-    if (b->len >= PATH_LIMIT || memchr(b->data, 0, b->len))
+    if (b->len >= PATH_LIMIT || (b->len && memchr(b->data, 0, b->len)))
         return -EINVAL;
+    if (!b->len) {
+        *ret = vg_strdup("");
+        return *ret ? 0 : -ENOMEM;
+    }
     const char *p = (const char *)b->data, *end = p + b->len;
     while (p < end) {
         const char *slash = memchr(p, '/', (size_t)(end - p));

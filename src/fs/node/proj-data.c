@@ -45,6 +45,10 @@ int proj_pin(struct pnode *n, bool make) {
         f->fd = fd;
         f->backing = true;
     }
+    if (n->nwrite && !f->held) { /* it will be written again: open until it is closed */
+        f->held = true;
+        f->pins++;
+    }
     f->pins++;
     return f->fd;
 }
@@ -53,6 +57,13 @@ void proj_unpin(struct pnode *n) {
     struct pfile *f = n->file;
     if (--f->pins == 0)
         vg_close(&f->fd);
+}
+
+void proj_unhold(struct pnode *n) {
+    if (n->file->held) {
+        n->file->held = false;
+        proj_unpin(n);
+    }
 }
 
 bool proj_leaf_here(const struct pfile *f, uint64_t leaf) {

@@ -366,6 +366,8 @@ int proj_op_release(struct vg_proj *p, struct pctx *c) {
         n->nopen--;
     if ((in->flags & O_ACCMODE) != O_RDONLY && n->nwrite)
         n->nwrite--;
+    if (!n->nwrite)
+        proj_unhold(n);
     proj_node_maybe_free(p, n);
     return 0;
 }

@@ -75,6 +75,7 @@ struct pfile {
     bool backing; /* there is a backing file */
     int fd;       /* of it, while pins > 0 */
     unsigned pins;
+    bool held;            /* one of the pins is for those who have it open for writing */
     struct prange *dirty; /* sorted, apart; not in the log yet */
     unsigned n_dirty;
     bool touched; /* times changed without data: END says so */
@@ -231,6 +232,7 @@ struct pdent *proj_dent_new(struct vg_proj *p, struct pnode *dir, const char *na
 void proj_dent_free(struct vg_proj *p, struct pdent *d); /* also takes it off its node */
 void proj_dent_set(struct vg_proj *p, struct pdent *d, struct pnode *n); /* n may be NULL */
 size_t proj_slot_at(const struct pdir *f, uint64_t cookie); /* the first slot after it */
+uint64_t proj_new_ino(struct vg_proj *p);                   /* until the client has given it one */
 struct pnode *proj_node_new(struct vg_proj *p, const struct vg_mstat *st);
 void proj_node_maybe_free(struct vg_proj *p, struct pnode *n);
 uint64_t proj_handle(struct pnode *n);
@@ -265,6 +267,7 @@ void proj_trace_lost(struct vg_proj *p); /* the client's numbers mean nothing an
 int proj_file_want(struct pnode *n); /* n->file, its blob when the client has content */
 int proj_pin(struct pnode *n, bool make);
 void proj_unpin(struct pnode *n);
+void proj_unhold(struct pnode *n); /* nobody writes to it any more */
 bool proj_leaf_here(const struct pfile *f, uint64_t leaf);
 /* Makes [off, end) ready to be overwritten: 0, PROJ_WAIT, -errno. Unlocks meanwhile. */
 int proj_prepare(struct pnode *n, uint64_t off, uint64_t end, struct pctx *c);

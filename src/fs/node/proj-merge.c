@@ -209,7 +209,7 @@ static bool merge_entry(struct vg_proj *p, struct pnode *dir, const struct vg_di
             proj_fetch_dir(p, d->node); /* now that its number is known */
         return ours;
     }
-    if (d && d->node && unsent(d->node)) {
+    if (d && d->node && (d->node->pend > acked || unsent(d->node))) {
         d->seen = gen;
         return true; /* another file lies there now: its flush finds out, and keeps both */
     }
@@ -237,7 +237,7 @@ static bool sweep(struct vg_proj *p, struct pnode *dir, uint64_t acked) {
         struct pdent *d = f->slot[i];
         if (!d || d->seen == gen)
             continue;
-        if (d->pend > acked || (d->node && unsent(d->node))) {
+        if (d->pend > acked || (d->node && (d->node->pend > acked || unsent(d->node)))) {
             ours = true;
             continue;
         }

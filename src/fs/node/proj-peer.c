@@ -249,6 +249,8 @@ static void keep_both(struct vg_proj *p, struct pnode *n, char *note, size_t max
     n->refs--;
     n->at_client = false;
     n->local = true;
+    n->st.ino = proj_new_ino(p); /* the old one is the client's file's */
+    n->st.nlink = 1;
     d2->pend = n->pend = dir->dir->last_op = vg_oplog_add(p->log, e);
     if (n->file) {
         proj_dirty_all(n);

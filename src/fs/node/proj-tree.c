@@ -171,6 +171,10 @@ static int node_parts(struct pnode *n) {
     return 0;
 }
 
+uint64_t proj_new_ino(struct vg_proj *p) {
+    return INO_FIRST + ++p->next_ino;
+}
+
 struct pnode *proj_node_new(struct vg_proj *p, const struct vg_mstat *st) {
     struct pnode *n = vg_alloc(sizeof(*n));
     if (!n)
@@ -178,7 +182,7 @@ struct pnode *proj_node_new(struct vg_proj *p, const struct vg_mstat *st) {
     n->p = p;
     n->st = *st;
     if (!n->st.ino) {
-        n->st.ino = INO_FIRST + ++p->next_ino;
+        n->st.ino = proj_new_ino(p);
         n->local = true;
     }
     vg_list_init(&n->xattr_waiting);

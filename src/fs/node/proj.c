@@ -130,6 +130,8 @@ static void take_back(struct vg_proj *p, struct pnode *n, uint32_t lookups, uint
         n->nopen--;
     if (open == 2 && n->nwrite)
         n->nwrite--;
+    if (n->file && !n->nwrite)
+        proj_unhold(n);
     n->nlookup -= VG_MIN(n->nlookup, lookups);
     proj_node_maybe_free(p, n);
     pthread_mutex_unlock(&p->lock);
