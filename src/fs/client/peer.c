@@ -142,8 +142,10 @@ static int send_map(struct vg_mlink *l, const struct vg_map *map) {
         return -ENOMEM;
     int r = 0;
     vg_map_for_each (s, map) {
+        if (r < 0)
+            break;
         folder[n++] = s->hash;
-        if (n == max && r == 0) {
+        if (n == max) {
             r = send_inval(l, folder, n);
             n = 0;
         }
