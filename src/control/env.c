@@ -33,6 +33,7 @@ struct ask { /* in vg_envs.asked, by number */
     uint64_t peer; /* serial */
     uint32_t req;  /* the peer's number */
     uint64_t task;
+    char user[VG_TENANT_NAME_MAX + 1]; /* of a client's */
 };
 
 struct vg_envs {
@@ -405,6 +406,13 @@ void vg_envs_release(struct vg_job *j) {
 
 /* ------------------------------------------------------------------ clients */
 
+static size_t asked_by(const struct vg_envs *e, const char *user) {
+    size_t n = 0;
+    vg_map_for_each (s, &e->asked)
+        n += strcmp(((struct ask *)s->value)->user, user) == 0;
+    return n;
+}
+
 void vg_api_env(struct vg_call *call) {
     struct vg_err err = VG_ERR_INIT;
     Vg__Pb__EnvReq m = *call->env->env;
@@ -416,6 +424,12 @@ void vg_api_env(struct vg_call *call) {
     struct vg_envs *e = envs(call->ctl, &err);
     if (!e) {
         vg_peer_fail(call->peer, call->req, &err);
+        return;
+    }
+    if (asked_by(e, call->user->name) >= VG_ENV_ASKED_USER_MAX) {
+        vg_peer_error(call->peer, call->req, VG_NO_CAPACITY,
+                      "%d requests of yours are under way: wait for one to end",
+                      VG_ENV_ASKED_USER_MAX);
         return;
     }
     m.user = (char *)call->user->name;
@@ -440,6 +454,7 @@ void vg_api_env(struct vg_call *call) {
                       "the store of environments is busy: try again in a moment");
         return;
     }
+    snprintf(a->user, sizeof a->user, "%s", call->user->name);
     a->peer = call->peer->serial;
     a->req = call->req;
 }

@@ -8,7 +8,8 @@ struct vg_job;
 struct vg_call;
 struct vg_envs; /* the process, its connection, what it was asked */
 
-#define VG_ENV_ASKED_MAX 4096 /* requests that it has not answered */
+#define VG_ENV_ASKED_MAX 4096    /* requests that it has not answered, */
+#define VG_ENV_ASKED_USER_MAX 64 /* and of one user's clients */
 
 void vg_api_env(struct vg_call *call);
 /* Do the task's files come from the store (a saved environment, or pinned)? */

@@ -321,9 +321,10 @@ def held(cloud):
 
 def test_what_a_task_needs_outlives_its_name(cloud, rootfs, tmp_path):
     imported(cloud, rootfs, tmp_path, "brief")
+    wait_for("all that ended to be let go", lambda: held(cloud) == [])  # however short it was
     task = cloud.out("vbatch", "--env", "brief", "tool", "sleep", "/etc/late")
     cloud.wait_state(task, "running")
-    assert held(cloud) == [task]
+    wait_for("its hold", lambda: held(cloud) == [task])
     cloud.virga("env", "rm", "brief", check=0)
     # the store's process and virgad both die: the task's node gets another link to its files
     os.kill(envd(cloud), signal.SIGKILL)
@@ -346,3 +347,48 @@ def test_a_read_goes_on_with_another_life_of_the_store(cloud, rootfs, tmp_path):
     wait_for("another store", lambda: envd(cloud) not in (None, old))
     out, errors = p.communicate(timeout=90)
     assert p.returncode == 7 and out == b"late\n" * 200000, errors[-500:]
+
+
+# ------------------------------------------------------------------ teams
+
+
+def person(cloud, tmp_path, name, team):
+    """Somebody else, at a machine of their own: `virga` as them."""
+    cloud.virga("user", "add", name, "--team", team, check=0)
+    token = cloud.out("virga", "token", "create", "--user", name)
+    address = (Path(cloud.home) / "control/address").read_text().strip()
+    env = {**cloud.env, "VIRGA_HOME": str(tmp_path / name), "HOME": str(tmp_path / name)}
+    (tmp_path / name).mkdir()
+    cloud.run(["virga", "login", address, "--token", token], env=env, check=0)
+    return lambda *argv, **kw: cloud.run(list(argv), env=env, **kw)
+
+
+def test_a_team_reads_what_is_shared_with_it_and_nobody_learns_of_the_rest(cloud, rootfs, tmp_path):
+    for team in ("vision", "speech"):
+        cloud.virga("team", "add", team, check=0)
+    ann, bob = person(cloud, tmp_path, "ann", "vision"), person(cloud, tmp_path, "bob", "speech")
+    imported(cloud, rootfs, tmp_path, "shared")
+    imported(cloud, rootfs, tmp_path, "private")
+    assert cloud.virga("env", "share", "shared", "--team", "nobody").returncode == 125
+    cloud.virga("env", "share", "shared", "--team", "vision", check=0)
+    listed = json.loads(ann("virga", "env", "list", "-o", "json", check=0).stdout)
+    assert [(e["owner"], e["name"]) for e in listed] == [("root", "shared")]
+    assert json.loads(bob("virga", "env", "list", "-o", "json", check=0).stdout) == []
+    r = ann("vrun", "--env", "root//shared", "/bin/tool", "/etc/hello")
+    assert r.returncode == 7 and r.stdout.endswith(b"hello\n"), r.stderr
+    # what is not shared, and what does not exist, cannot be told apart
+    says = [who("virga", "env", "show", ref).stderr.replace(ref.encode(), b"X")
+            for who, ref in ((ann, "root//private"), (ann, "root//not-there"), (bob, "root//shared"), (bob, "nobody//x"))]
+    assert len(set(says)) == 1 and b"there is no environment" in says[0], says
+    assert bob("vrun", "--env", "root//shared", "/bin/tool").returncode == 125
+    # nor does content: what root has stored is stored again for ann, under other names
+    mine = set(os.listdir(f"{cloud.home}/control/env/u"))
+    ann("virga", "env", "import", str(tmp_path / "private"), "-n", "own", check=0)
+    assert set(os.listdir(f"{cloud.home}/control/env/u")) - mine == {"ann"}
+
+    def names(user):
+        return {f for top, _, files in os.walk(f"{cloud.home}/control/env/u/{user}") for f in files if "/dat/" in top or "/rec/" in top}
+    assert names("ann") and not names("ann") & names("root")
+    assert ann("virga", "env", "rm", "root//shared").returncode == 125
+    cloud.virga("env", "share", "shared", "--team", "vision", "--stop", check=0)
+    assert ann("vrun", "--env", "root//shared", "/bin/tool").returncode == 125

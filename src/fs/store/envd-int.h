@@ -9,10 +9,15 @@
 
 #include <pthread.h>
 
-#define VG_ENVD_THREADS_MAX 512
+#define VG_ENVD_THREADS_MAX 4096 /* a link has one, and so has a request */
+#define VG_ENVD_STACK (1u << 20)
 #define VG_TREE_KEY (2 * VG_MID + VG_ENV_NAME_MAX + 2)
 
 struct vg_envd;
+
+/* Threads do things in any order; a RELEASE must not be overtaken by the HOLD it ends. */
+#define VG_HOLDING ((void *)2)
+#define VG_RELEASED ((void *)3)
 
 /* A request on its way. The answer is posted once; work may go on after that (a link). */
 struct vg_work {
@@ -47,6 +52,7 @@ struct vg_envd {
     struct vg_map stores;  /* user -> struct vg_envstore, owned */
     struct vg_map trees;   /* its key -> struct vg_envtree, owned */
     struct vg_map pins;    /* task -> struct vg_pin, owned */
+    struct vg_map holding; /* task -> VG_HOLDING or VG_RELEASED, while a HOLD is being done */
     struct vg_list answers;
     unsigned threads;
 };

@@ -95,20 +95,30 @@ struct pinning {
     struct vg_ftree *t;
 };
 
-/* Writes what is here now as what the task holds, unless it has ended meanwhile. */
+static struct vg_pin *pin_of(struct pinning *p, bool *ret_mine) {
+    pthread_mutex_lock(&p->w->d->lock);
+    struct vg_pin *pin = vg_map_get_u64(&p->w->d->pins, p->w->m->task_id);
+    *ret_mine = pin && pin->tree == p->t;
+    pthread_mutex_unlock(&p->w->d->lock);
+    return pin; /* to be compared with NULL only */
+}
+
+/* Writes what is here now as what the task holds, unless it has ended meanwhile or another offer of
+   its client has taken this one's place. */
 static int hold(struct pinning *p, struct vg_err *err) {
     struct vg_eversion v = {.created_usec = vg_wall_usec()};
     char id[VG_ID_LEN + 1];
+    bool mine;
     vg_id_format(p->w->m->task_id, id);
     snprintf(v.source, sizeof(v.source), "task %s", id);
     int r = vg_ftree_seal(p->t, &v, err);
-    if (r < 0)
+    pin_of(p, &mine);
+    if (r < 0 || !mine)
         return r;
-    pthread_mutex_lock(&p->w->d->lock);
-    struct vg_pin *pin = vg_map_get_u64(&p->w->d->pins, p->w->m->task_id);
-    bool there = pin && pin->tree == p->t;
-    pthread_mutex_unlock(&p->w->d->lock);
-    return there ? vg_ehold_set(p->s, id, &v, err) : 0;
+    r = vg_ehold_set(p->s, id, &v, err);
+    if (!pin_of(p, &mine)) /* it ended while this was written */
+        vg_ehold_drop(p->s, id);
+    return r;
 }
 
 static void pinned(void *user) {

@@ -256,7 +256,7 @@ static void hold_id(uint64_t task, char out[VG_ID_LEN + 1]) {
 }
 
 /* The version must still be there when the hold is: then a collection sees one or the other. */
-static void do_hold(struct vg_work *w) {
+static void hold(struct vg_work *w) {
     struct vg_estore *s;
     char owner[VG_ENV_NAME_MAX + 1], name[VG_ENV_NAME_MAX + 1], id[VG_ID_LEN + 1];
     struct vg_eversion v, again;
@@ -270,6 +270,29 @@ static void do_hold(struct vg_work *w) {
             vg_eversion_done(&again);
     }
     vg_eversion_done(&v);
+}
+
+static void drop_hold(struct vg_work *w) {
+    char owner[VG_ENV_NAME_MAX + 1] = "", name[VG_ENV_NAME_MAX + 1], id[VG_ID_LEN + 1];
+    uint32_t version;
+    struct vg_err none = VG_ERR_INIT;
+    if (w->m->ref && *w->m->ref)
+        vg_env_ref_parse(w->m->ref, owner, name, &version, &none);
+    struct vg_estore *s = vg_envd_store(w->d, *owner ? owner : w->m->user, false, &none);
+    hold_id(w->m->task_id, id);
+    if (s && vg_ehold_drop(s, id) == 0) {
+        vg_work_post(w);
+        vg_envd_collect(s);
+    }
+}
+
+static void do_hold(struct vg_work *w) {
+    hold(w);
+    pthread_mutex_lock(&w->d->lock);
+    bool released = vg_map_del_u64(&w->d->holding, w->m->task_id) == VG_RELEASED;
+    pthread_mutex_unlock(&w->d->lock);
+    if (released)
+        drop_hold(w);
 }
 
 struct alive {
@@ -306,25 +329,20 @@ static void do_tasks(struct vg_work *w) {
 }
 
 static void do_release(struct vg_work *w) {
-    char owner[VG_ENV_NAME_MAX + 1] = "", name[VG_ENV_NAME_MAX + 1], id[VG_ID_LEN + 1];
-    uint32_t version;
-    struct vg_err none = VG_ERR_INIT;
-    if (w->m->ref && *w->m->ref)
-        vg_env_ref_parse(w->m->ref, owner, name, &version, &none);
-    struct vg_estore *s = vg_envd_store(w->d, *owner ? owner : w->m->user, false, &none);
-    hold_id(w->m->task_id, id);
-    pthread_mutex_lock(&w->d->lock);
-    struct vg_pin *pin = vg_map_del_u64(&w->d->pins, w->m->task_id);
-    pthread_mutex_unlock(&w->d->lock);
+    struct vg_envd *d = w->d;
+    pthread_mutex_lock(&d->lock);
+    struct vg_pin *pin = vg_map_del_u64(&d->pins, w->m->task_id);
+    bool later = vg_map_get_u64(&d->holding, w->m->task_id) != NULL;
+    if (later)
+        (void)vg_map_put_u64(&d->holding, w->m->task_id, VG_RELEASED);
+    pthread_mutex_unlock(&d->lock);
     if (pin) {
         vg_ftree_stop_pull(pin->tree);
         vg_ftree_unref(pin->tree);
     }
     free(pin);
-    if (s && vg_ehold_drop(s, id) == 0) {
-        vg_work_post(w);
-        vg_envd_collect(s);
-    }
+    if (!later)
+        drop_hold(w);
 }
 
 void vg_work_do(struct vg_work *w) {

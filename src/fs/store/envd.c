@@ -102,6 +102,7 @@ static void start(struct vg_envd *d, struct vg_work *w) {
     pthread_mutex_unlock(&d->lock);
     pthread_attr_init(&attr);
     pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attr, VG_ENVD_STACK);
     if (!room || pthread_create(&t, &attr, work_main, w) != 0) {
         vg_err_set(&w->err, VG_NO_CAPACITY,
                    "the store of environments is busy: try again in a moment");
@@ -136,6 +137,11 @@ static void on_msg(struct vg_conn *c, void *user, const Vg__Pb__Envelope *env, i
     vg_list_init(&w->in_queue);
     if (n_fds > 0)
         w->fd = vg_take_fd(fds[0]);
+    if (w->m->op == VG__PB__ENV_REQ__OP__HOLD) { /* in the order of arrival: see VG_HOLDING */
+        pthread_mutex_lock(&d->lock);
+        (void)vg_map_put_u64(&d->holding, w->m->task_id, VG_HOLDING);
+        pthread_mutex_unlock(&d->lock);
+    }
     start(d, w);
 }
 

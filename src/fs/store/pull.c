@@ -447,7 +447,7 @@ static int loop(struct vg_pull *p) {
         struct pollfd fds[2] = {
             {.fd = p->fd, .events = (short)(POLLIN | (vg_buf_len(&p->out) ? POLLOUT : 0))},
             {.fd = p->wake, .events = POLLIN}};
-        bool waits = vg_map_len(&p->asks) > 0;
+        bool waits = vg_map_len(&p->asks) > 0 || !p->hello;
         if (poll(fds, 2, waits ? 1000 : -1) < 0 && errno != EINTR)
             return -errno;
         uint64_t now = vg_now_usec();
