@@ -107,7 +107,7 @@ void vg_mpeer_on_change(void *mirror, struct vg_cobj *folder, const uint8_t *act
 void vg_mpeer_lost(struct vg_mirror *m) {
     vg_list_for_each (it, &m->peers)
         forget_folders(vg_list_entry(it, struct vg_mpeer, link));
-    vg_list_for_each (it, &m->links) {
+    vg_list_for_each_safe (it, &m->links) {
         struct vg_mlink *l = vg_list_entry(it, struct vg_mlink, link);
         Vg__Mr__Inval inval = VG__MR__INVAL__INIT;
         Vg__Mr__Msg msg = VG__MR__MSG__INIT;
@@ -133,24 +133,24 @@ static int send_inval(struct vg_mlink *l, const uint64_t *folder, size_t n) {
     return vg_mlink_msg(l, &msg);
 }
 
+/* Sending may find the link broken and close it, which puts more into the map: so what is in it now
+   is written down first. -EPIPE: the link is closed. */
 static int send_map(struct vg_mlink *l, const struct vg_map *map) {
-    size_t n = 0, max = VG_MIN(vg_map_len(map), INVAL_MAX);
+    size_t n = 0, max = vg_map_len(map);
     if (max == 0)
         return 0;
     vg_auto_free uint64_t *folder = vg_alloc(max * sizeof(*folder));
     if (!folder)
         return -ENOMEM;
-    int r = 0;
-    vg_map_for_each (s, map) {
-        if (r < 0)
-            break;
+    vg_map_for_each (s, map)
         folder[n++] = s->hash;
-        if (n == max) {
-            r = send_inval(l, folder, n);
-            n = 0;
-        }
+    int r = 0;
+    for (size_t at = 0; r == 0 && at < n; at += INVAL_MAX) {
+        r = send_inval(l, folder + at, VG_MIN(n - at, INVAL_MAX));
+        if (l->closed)
+            r = -EPIPE;
     }
-    return r < 0 || n == 0 ? r : send_inval(l, folder, n);
+    return r;
 }
 
 void vg_mpeers_inval(struct vg_mirror *m) {
@@ -159,7 +159,7 @@ void vg_mpeers_inval(struct vg_mirror *m) {
         if (l->closed || vg_map_len(&l->peer->unsaid) == 0)
             continue;
         if (send_map(l, &l->peer->unsaid) < 0) {
-            vg_mlink_close(l, "out of memory");
+            vg_mlink_close(l, "out of memory"); /* or closed already: others are told */
             continue;
         }
         vg_map_done(&l->peer->unsaid);
@@ -170,12 +170,14 @@ void vg_mpeers_inval(struct vg_mirror *m) {
 int vg_mpeer_inval_all(struct vg_mlink *l) {
     /* Whose the new link is will be known later: what is stale for anybody is named. */
     int r = send_map(l, &l->peer->stale);
-    if (l->peer->named)
+    if (r < 0 || l->peer->named)
         return r;
     vg_list_for_each (it, &l->m->peers) {
         struct vg_mpeer *p = vg_list_entry(it, struct vg_mpeer, link);
-        if (r == 0 && p != l->peer)
+        if (p != l->peer)
             r = send_map(l, &p->stale);
+        if (r < 0)
+            break; /* its peer may be gone with it */
     }
     return r;
 }

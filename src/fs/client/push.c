@@ -233,7 +233,7 @@ void vg_mlink_first_flight(struct vg_mlink *l) {
 void vg_mlink_greeted(struct vg_mlink *l, bool known) {
     (void)known;           /* what it was told already is passed over one by one */
     vg_mpeers_inval(l->m); /* what changed since the first flight, when it had no name yet */
-    if (l->pushed || !l->task)
+    if (l->closed || l->pushed || !l->task)
         return;
     l->pushed = true;
     int r = push_folders(l, &l->task->trace, false);

@@ -206,10 +206,8 @@ static int take_hello(struct vg_mlink *l, const Vg__Mr__NodeHello *h) {
     for (size_t i = 0; l->task && r == 0 && i < l->task->n_view; i++)
         r = vg_apply_allow(l->peer->apply, vg_cobj_view_id(l->task->view_root[i]),
                            l->task->view_root[i]);
-    if (r == 0) {
-        vg_mpeers_inval(l->m); /* what changed before it was known whose link this is */
+    if (r == 0) /* it is told first what changed before it was known whose link this is */
         vg_mlink_greeted(l, known);
-    }
     return r;
 }
 
