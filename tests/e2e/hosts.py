@@ -176,9 +176,8 @@ class FarNode(Host):
     def forget(self):
         """Makes it a node that has never seen anybody's files: daemons end, what they kept goes."""
         self.end_daemons()
-        for slot in self.environment().iterdir():
-            if slot.name.isdigit():
-                shutil.rmtree(slot, ignore_errors=True)
+        for slot in self.environment().glob("[0-9]*"):
+            shutil.rmtree(slot, ignore_errors=True)
 
 
 class Laptop(Host):

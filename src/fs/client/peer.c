@@ -185,7 +185,7 @@ int vg_mpeer_inval_all(struct vg_mlink *l) {
 bool vg_mpeers_known(const struct vg_mirror *m) {
     vg_list_for_each (it, &m->peers) {
         const struct vg_mpeer *p = vg_list_entry(it, struct vg_mpeer, link);
-        if (p->named && vg_map_len(&p->told))
+        if (p->named && vg_map_len(&p->told) > vg_map_len(&p->stale))
             return true;
     }
     return false;
@@ -305,6 +305,18 @@ static int make_apply(struct vg_mpeer *p) {
     return vg_apply_new(&conf, &p->apply);
 }
 
+/* A node has one daemon a user: an earlier one of that node is dead, and what it was told nobody
+   believes any more. Else every later run would say again that all of that is outdated. */
+static void replaced(const struct vg_mpeer *by) {
+    vg_list_for_each (it, &by->m->peers) {
+        struct vg_mpeer *p = vg_list_entry(it, struct vg_mpeer, link);
+        if (p != by && p->named && strcmp(p->node, by->node) == 0) {
+            forget_folders(p);
+            forget_content(p);
+        }
+    }
+}
+
 int vg_mpeer_name(struct vg_mlink *l, const Vg__Mr__NodeHello *h, bool *ret_known) {
     struct vg_mpeer *own = l->peer;
     if (!h->has_daemon || h->daemon.len != VG_MID || own->named)
@@ -326,5 +338,8 @@ int vg_mpeer_name(struct vg_mlink *l, const Vg__Mr__NodeHello *h, bool *ret_know
     const char *node = h->node ? h->node : "a node";
     own->node = vg_strndup(node, strnlen(node, 200));
     own->named = true;
-    return own->node ? make_apply(own) : -ENOMEM;
+    if (!own->node)
+        return -ENOMEM;
+    replaced(own);
+    return make_apply(own);
 }
