@@ -145,6 +145,17 @@ int proj_take_data(struct pnode *n, uint64_t off, const uint8_t *data, size_t le
     return rc;
 }
 
+/* What the cache has cannot be opened: it counts as missing, and is asked for again. */
+void proj_blob_lost(struct pnode *n) {
+    struct pfile *f = n->file;
+    if (!f->backing) {
+        proj_file_drop(n);
+        return;
+    }
+    vg_blob_put(f->blob);
+    f->blob = NULL;
+}
+
 static int copy_leaf(struct pnode *n, uint64_t leaf, int fd, int from) {
     uint64_t off = leaf * VG_LEAF, end = VG_MIN(off + VG_LEAF, n->file->base);
     uint8_t *buf = malloc(VG_LEAF);
@@ -171,8 +182,12 @@ static int bring_leaf(struct pnode *n, uint64_t leaf, int fd, struct pctx *c) {
     if (!f->blob)
         return -EIO;
     int from = vg_blob_pin(f->blob);
-    if (from < 0)
-        return from;
+    if (from < 0) {
+        proj_blob_lost(n);
+        rc = proj_fetch_data(n, off, end, 0);
+        c->park = &f->waiting;
+        return rc ? rc : -EIO;
+    }
     rc = copy_leaf(n, leaf, fd, from);
     vg_blob_unpin(f->blob);
     return rc < 0 ? rc : leaf_set(f, leaf);

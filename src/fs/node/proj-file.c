@@ -265,9 +265,23 @@ int proj_op_read(struct vg_proj *p, struct pctx *c) {
         rc = data_there(n, off, end, c);
     if (rc)
         return rc;
-    int here = f->backing ? proj_pin(n, false) : -1;
     struct vg_blob *b = f->blob ? vg_blob_ref(f->blob) : NULL;
     int blob = b ? vg_blob_pin(b) : -1;
+    if (b && blob < 0) { /* never zeroes instead of what could not be opened */
+        vg_blob_put(b);
+        proj_blob_lost(n);
+        rc = proj_file_want(n);
+        if (rc == 0)
+            rc = data_there(n, off, end, c);
+        return rc ? rc : -EIO;
+    }
+    int here = f->backing ? proj_pin(n, false) : -1;
+    if (f->backing && here < 0) {
+        if (blob >= 0)
+            vg_blob_unpin(b);
+        vg_blob_put(b);
+        return here;
+    }
     struct piece pc[16];
     int k = plan(n, off, end, here, blob, pc, VG_COUNT(pc));
     read_ahead(n, off, end);

@@ -273,6 +273,7 @@ bool proj_leaf_here(const struct pfile *f, uint64_t leaf);
 int proj_prepare(struct pnode *n, uint64_t off, uint64_t end, struct pctx *c);
 /* Reads at most len bytes within the file: bytes, PROJ_AGAIN, -errno. */
 int proj_fetch_data(struct pnode *n, uint64_t off, uint64_t end, unsigned urgency);
+void proj_blob_lost(struct pnode *n);
 int proj_take_data(struct pnode *n, uint64_t off, const uint8_t *data, size_t len);
 void proj_dirty(struct pnode *n, uint64_t off, uint64_t end);
 void proj_dirty_cut(struct pnode *n, uint64_t size);
