@@ -389,8 +389,9 @@ def main():
         return 77
     top = tempfile.mkdtemp(prefix="virga-diff-")
     try:
-        client, plain = os.path.join(top, "client/p"), os.path.join(top, "plain")
+        client, plain = os.path.join(top, "client/p"), os.path.join(top, "other/plain")
         os.makedirs(client)
+        os.mkdir(os.path.join(top, "other"))  # links lead out of the folders, and must not meet there
         r = random.Random(args.seed)
         for d in ("a", "b", "a/b", "c"):
             os.mkdir(os.path.join(client, d))
