@@ -15,6 +15,7 @@ import ctypes
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -309,6 +310,8 @@ def main(argv, quick):
     if ctypes.CDLL(None, use_errno=True).unshare(0x00020000) != 0:
         raise SystemExit("bench: a mount namespace of its own needs root")
     must(["mount", "--make-rprivate", "/"])
+    for number in (signal.SIGINT, signal.SIGTERM):  # whoever stops it wants nothing left behind
+        signal.signal(number, lambda *_: sys.exit(1))
     bench = Bench(args)
     try:
         bench.open()

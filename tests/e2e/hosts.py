@@ -250,7 +250,7 @@ class Network:
 
 FAR_CONFIG = """
 listen: 10.77.0.1:7700
-lease: 3s
+lease: 15s
 heartbeat: 500ms
 """
 
