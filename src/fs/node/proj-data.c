@@ -221,12 +221,12 @@ static void dirty_list(struct pnode *n) {
     vg_list_push_back(&n->p->dirty, &f->dirty_link);
 }
 
-/* Room for one more range: without it everything goes into the log first. */
 static bool range_room(struct pnode *n) {
     struct pfile *f = n->file;
-    if (!f->dirty)
-        f->dirty = vg_alloc((PROJ_RANGES + 1) * sizeof(struct prange));
-    return f->dirty != NULL;
+    struct prange *more = vg_grow(f->dirty, &f->cap_dirty, f->n_dirty + 2u, sizeof(*more));
+    if (more)
+        f->dirty = more;
+    return more != NULL;
 }
 
 /* Sorted, and what touches is joined. */
@@ -251,7 +251,8 @@ void proj_dirty(struct pnode *n, uint64_t off, uint64_t end) {
     struct pfile *f = n->file;
     f->touched = true;
     dirty_list(n);
-    if (!range_room(n))
+    /* One without a name is sent whole if it ever gets one: nothing to keep count of. */
+    if (end <= off || !n->names || !range_room(n))
         return;
     range_add(f, off, end);
     if ((f->n_dirty >= PROJ_RANGES || f->dirty_bytes >= PROJ_DIRTY_FLUSH) &&

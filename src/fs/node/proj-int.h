@@ -17,7 +17,7 @@
 #include <pthread.h>
 
 #define PROJ_DIRTY_FLUSH (8u << 20) /* unsent bytes of one file that go into the log at once */
-#define PROJ_RANGES 256             /* unsent ranges of one file */
+#define PROJ_RANGES 256             /* unsent ranges of one file that go into the log at once */
 #define PROJ_LOG_DATA                                                                           \
     (64u << 20)                 /* unacknowledged bytes above which files wait in their backing \
                                  */
@@ -77,6 +77,7 @@ struct pfile {
     unsigned pins;
     bool held;            /* one of the pins is for those who have it open for writing */
     struct prange *dirty; /* sorted, apart; not in the log yet */
+    size_t cap_dirty;
     unsigned n_dirty;
     bool touched; /* times changed without data: END says so */
     uint64_t dirty_bytes, dirty_since;
