@@ -193,21 +193,17 @@ static int plan(struct pnode *n, uint64_t off, uint64_t end, int here, int blob,
     unsigned k = 0;
     while (off < end && k < max) {
         uint64_t leaf = off / VG_LEAF, stop = VG_MIN(end, (leaf + 1) * VG_LEAF);
-        bool is_here = proj_leaf_here(f, leaf);
-        if (!is_here)
+        int fd = here;
+        if (!proj_leaf_here(f, leaf) && off >= f->base) {
+            fd = -1; /* beyond the client's bytes, in a leaf that was never written here */
+        } else if (!proj_leaf_here(f, leaf)) {
+            fd = blob;
             stop = VG_MIN(stop, f->base);
-        int fd = is_here ? here : blob;
+        }
         if (k && out[k - 1].fd == fd)
             out[k - 1].len += (size_t)(stop - off);
         else
             out[k++] = (struct piece){fd, off, (size_t)(stop - off)};
-        if (!is_here && stop < end && stop == f->base && stop % VG_LEAF) {
-            /* beyond the client's bytes in a leaf that has never been written here */
-            uint64_t z = VG_MIN(end, (leaf + 1) * VG_LEAF);
-            if (k < max)
-                out[k++] = (struct piece){-1, stop, (size_t)(z - stop)};
-            stop = z;
-        }
         off = stop;
     }
     return (int)k;
