@@ -213,7 +213,7 @@ class Walk:
             "mkdir": lambda: (kind, p(), r.choice([0o755, 0o700, 0o777])),
             "rename": lambda: (kind, p(), p(), r.choice([0, 0, 0, 0, NOREPLACE, EXCHANGE])),
             "link": lambda: (kind, p(), p()),
-            "symlink": lambda: (kind, r.choice([p(), "../" + p(), "."]), p()),
+            "symlink": lambda: (kind, r.choice([p(), p(), "."]), p()),
             "chmod": lambda: (kind, p(), self.mode()),
             "utime": lambda: (kind, p(), r.randint(-10**9, 2 * 10**18)),
             "stat": lambda: (kind, p(), r.random() < .5),

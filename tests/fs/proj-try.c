@@ -407,11 +407,15 @@ int main(int argc, char **argv) {
     int code = barrier(text, sizeof(text));
     if (code)
         fprintf(stderr, "proj-try: %s\n", text);
+    /* Nothing may come for the view while it ends: first its peer, then the links, then it. */
+    kill(service, SIGKILL);
+    waitpid(service, NULL, 0);
+    cut();
+    while (vg_links_up(links))
+        usleep(1000);
     vg_proj_free(proj);
     vg_links_free(links);
     vg_oplog_free(oplog);
     vg_cache_close(cache);
-    kill(service, SIGKILL);
-    waitpid(service, NULL, 0);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }

@@ -198,7 +198,8 @@ static bool merge_entry(struct vg_proj *p, struct pnode *dir, const struct vg_di
     if (d && d->node && same_thing(d->node, e)) {
         d->seen = gen;
         set_object(p, d, e->object);
-        bool ours = d->node->pend > acked || unsent(d->node);
+        bool ours = d->node->pend > acked || unsent(d->node) ||
+                    (d->node->dir && d->node->dir->last_op > acked);
         if (!ours) {
             take_flags(d->node, e);
             if (!same_state(&d->node->cst, &e->st))
