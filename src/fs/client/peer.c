@@ -170,6 +170,13 @@ void vg_mpeers_inval(struct vg_mirror *m) {
 int vg_mpeer_inval_all(struct vg_mlink *l) {
     /* Whose the new link is will be known later: what is stale for anybody is named. */
     int r = send_map(l, &l->peer->stale);
+    /* Links do not wait for each other: what another one told last may arrive after this one's Run.
+     */
+    vg_list_for_each (it, &l->m->links) {
+        const struct vg_mlink *other = vg_list_entry(it, struct vg_mlink, link);
+        if (r == 0 && other != l && !other->closed)
+            r = send_map(l, &other->told);
+    }
     if (r < 0 || l->peer->named)
         return r;
     vg_list_for_each (it, &l->m->peers) {
