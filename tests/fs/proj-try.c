@@ -48,10 +48,14 @@ static void die(const char *what, const struct vg_err *err) {
     exit(125);
 }
 
+/* Paths are needed to the end: kept where the search for leaks finds them. */
 static char *in_top(const char *name) {
-    char *p = vg_fmt("%s/%s", top, name);
+    static char *made[32];
+    static size_t count;
+    char *p = count < sizeof(made) / sizeof(made[0]) ? vg_fmt("%s/%s", top, name) : NULL;
     if (!p)
         die(name, NULL);
+    made[count++] = p;
     return p;
 }
 
