@@ -9,7 +9,7 @@
 #include <time.h>
 #include <zstd.h>
 
-#define SAMPLE (64u << 10)
+#define SAMPLE (32u << 10)
 
 bool vg_mstat_same(const struct vg_mstat *a, const struct vg_mstat *b) {
     return a->dev == b->dev && a->ino == b->ino && a->size == b->size && a->mtime == b->mtime &&
@@ -85,9 +85,8 @@ int vg_leaf_read(struct vg_leaf_read *r, uint8_t *into) {
 
 bool vg_leaf_shrinks(const uint8_t *data, size_t n) {
     uint8_t out[SAMPLE];
-    size_t in = VG_MIN(n, SAMPLE);
-    if (in < 256)
-        return true;
+    if (n <= 2 * SAMPLE)
+        return true; /* trying costs as much as doing it */
     /* Into less room than it should take: fails when it does not shrink. */
-    return !ZSTD_isError(ZSTD_compress(out, in - in / 20, data, in, 1));
+    return !ZSTD_isError(ZSTD_compress(out, SAMPLE - SAMPLE / 20, data, SAMPLE, -5));
 }
