@@ -105,7 +105,6 @@ static int spec_of(const struct vg_mpkt *p, struct begin *b, const uint8_t *mach
     }
     spec->has_strict = spec->strict = vg_mpkt_get(p, "strict") != NULL;
     spec->has_sync = spec->sync = vg_mpkt_get(p, "sync") != NULL;
-    spec->has_keep_changes = spec->keep_changes = vg_mpkt_get(p, "keep") != NULL;
     spec->n_view = vg_mirror_views(t, &path);
     for (size_t i = 0; i < spec->n_view; i++) {
         view[i] = (Vg__Pb__MirrorView)VG__PB__MIRROR_VIEW__INIT;

@@ -119,7 +119,6 @@ static int fill_spec(const struct vg_mpkt *answer, const struct vg_spec_opts *se
     spec.env = (char *)set->environment;
     spec.has_strict = spec.strict = set->strict;
     spec.has_sync = spec.sync = set->sync;
-    spec.has_keep_changes = spec.keep_changes = set->keep_changes;
     spec.has_pin = spec.pin = pin;
     /* what is pinned is not written back: it lies in the one tree with everything else */
     for (const char *path;
@@ -154,11 +153,9 @@ int run_mirror(struct run *r, const struct vg_spec_opts *set, struct vg_err *err
         e = vg_mpkt_add(&p, "strict", "1");
     if (e == 0 && set->sync)
         e = vg_mpkt_add(&p, "sync", "1");
-    bool pin = r->spec.detached && !set->live; /* nobody stays here to serve it */
+    bool pin = r->spec.detached && set->snapshot; /* nobody may stay here to serve it */
     if (e == 0 && pin)
         e = vg_mpkt_add(&p, "pin", "1");
-    if (e == 0 && set->keep_changes)
-        e = vg_mpkt_add(&p, "keep", "1");
     if (e < 0)
         return vg_err_set(err, VG_TOO_BIG, "the command line is too long for the file service");
     if (add_paths(&p, "writable", set->writable, set->n_writable, err) < 0 ||
@@ -183,7 +180,7 @@ int run_mirror(struct run *r, const struct vg_spec_opts *set, struct vg_err *err
     if (pin && !r->quiet && spec.n_view == 0 && vg_mpkt_get(&p, "view"))
         run_say(r,
                 "the task gets a copy of this machine's files; what it writes into them is dropped "
-                "when it ends (--live writes back, a pool's shared folders stay)");
+                "when it ends (a pool's shared folders stay)");
     r->pinning = pin;
     r->spec.mirror = &spec;
     return 0;

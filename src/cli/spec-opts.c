@@ -24,9 +24,8 @@ enum {
     O_ALLOW,
     O_SYNC,
     O_STRICT,
-    O_KEEP_CHANGES,
     O_IMAGE,
-    O_LIVE,
+    O_SNAPSHOT,
     O_DIR,
     O_PORT,
     O_TTY,
@@ -78,12 +77,8 @@ enum {
         {"allow", 0, "PATH", "let another machine read this secret, in memory only", O_ALLOW},     \
         {"sync", 0, NULL, "wait at every close until it is written back", O_SYNC},                 \
         {"strict", 0, NULL, "fail where a file changed under the command", O_STRICT},              \
-        {"keep-changes", 0, NULL, "keep what it wrote outside as a diff (virga env diff)",         \
-         O_KEEP_CHANGES},                                                                          \
-        {"live", 0, NULL,                                                                          \
-         "detached: serve this machine's files on instead of copying them; what it"                \
-         " writes comes back while this machine is connected",                                     \
-         O_LIVE},                                                                                  \
+        {"snapshot", 0, NULL,                                                                      \
+         "detached: copy the files it needs first; its own writes are dropped", O_SNAPSHOT},       \
         {"directory", 'C', "DIR", "start in this directory", O_DIR},                               \
         {"name", 'n', "NAME", "name the task", O_NAME},                                            \
         {"label", 'l', "K=V", "label the task; may be given again", O_LABEL},                      \
@@ -342,8 +337,8 @@ static int mirror_option(struct vg_spec_opts *o, struct vg_opt_state *st, int id
     switch (id) {
     case O_ENVIRONMENT:
         return set_environment(o, st, arg);
-    case O_LIVE:
-        o->live = true;
+    case O_SNAPSHOT:
+        o->snapshot = true;
         return 0;
     case O_IMAGE:
         if (!*arg)
@@ -359,9 +354,6 @@ static int mirror_option(struct vg_spec_opts *o, struct vg_opt_state *st, int id
         return 0;
     case O_STRICT:
         o->strict = true;
-        return 0;
-    case O_KEEP_CHANGES:
-        o->keep_changes = true;
         return 0;
     default:
         return place_option(o, st, id, arg);
@@ -444,10 +436,10 @@ int vg_spec_opts_check(const struct vg_spec_opts *o, struct vg_err *err) {
             err, VG_INVALID,
             "a saved environment has nothing of this machine: --writable, --allow and --sync "
             "are for this machine's files");
-    if (o->node_files && (o->n_writable || o->n_allow || o->sync || o->strict || o->keep_changes))
+    if (o->node_files && (o->n_writable || o->n_allow || o->sync || o->strict))
         return vg_err_set(err, VG_INVALID,
                           "with --env node the files are the node's own: --writable, --allow, "
-                          "--sync, --strict and --keep-changes are for this machine's");
+                          "--sync and --strict are for this machine's");
     if (o->want.gpu_mem_bytes && o->want.has_gpus && !o->want.gpus && !o->want.gpu_milli)
         return vg_err_set(err, VG_INVALID, "--gpu-mem needs a GPU: give --gpus 1, or a share");
     return check_group(s, err);

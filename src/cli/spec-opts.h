@@ -18,7 +18,7 @@ struct vg_spec_opts {
     Vg__Pb__TaskSpec spec;
     Vg__Pb__Resources want;
     bool quiet, follow, detach, no_input, dry_run;
-    bool strict, sync, keep_changes, node_files, live;
+    bool strict, sync, node_files, snapshot;
     int tty; /* 0 auto, 1 yes, 2 no */
     const char *dir;
     const char *ports[VG_PORTS_MAX];

@@ -48,8 +48,8 @@ def test_the_client_goes_away_for_good_and_the_task_ends_well(far, laptop):
     (laptop.work / "main.py").write_text("import json\nprint(json.dumps(len(open('sub/data').read())))\n")
     script = "sleep 3; cat /opt/only-here/file sub/data | wc -c; laptop-tool x; python3 main.py"
     laptop.vrun("sh", "-c", script, check=0)  # what it uses is known then
-    done = laptop.run(["vbatch", "sh", "-c", script], check=0)
-    assert b"--live writes back" in done.stderr
+    done = laptop.run(["vbatch", "--snapshot", "sh", "-c", script], check=0)
+    assert b"what it writes into them is dropped" in done.stderr
     task = done.stdout.decode().strip()
     laptop.cut()
     t = end_of(far, task)
@@ -63,7 +63,7 @@ def test_what_never_came_is_an_error_that_names_it(far, laptop):
     laptop.path("/opt/only-here/a/b/c").mkdir(parents=True)
     laptop.path("/opt/only-here/a/b/c/rare").write_bytes(os.urandom(100000))
     (laptop.work / "go.sh").write_text("sleep 3; cd /opt/only-here/a/b; cat c/ra?e >/dev/null && echo came\n")
-    task = laptop.run(["vbatch", "sh", "go.sh"], check=0).stdout.decode().strip()
+    task = laptop.run(["vbatch", "--snapshot", "sh", "go.sh"], check=0).stdout.decode().strip()
     laptop.cut()
     t = end_of(far, task)
     log = far.control.run(["virga", "task", "logs", task])
@@ -76,14 +76,14 @@ def test_what_never_came_is_an_error_that_names_it(far, laptop):
 def test_a_missing_file_is_asked_for_while_the_client_is_there(far, laptop):
     laptop.path("/opt/only-here/d/e/f").mkdir(parents=True)
     laptop.path("/opt/only-here/d/e/f/rare").write_bytes(b"rare\n" * 1000)
-    task = laptop.run(["vbatch", "sh", "-c", "cat /opt/only-here/d/e/f/ra?e | wc -c"], check=0).stdout.decode().strip()
+    task = laptop.run(["vbatch", "--snapshot", "sh", "-c", "cat /opt/only-here/d/e/f/ra?e | wc -c"], check=0).stdout.decode().strip()
     assert end_of(far, task)["state"] == "succeeded"
     assert far.control.out("virga", "task", "logs", task) == "5000"
 
 
 def test_the_control_plane_and_its_store_die_while_the_client_is_gone(far, laptop):
     (laptop.work / "late").write_text("late\n")
-    task = laptop.run(["vbatch", "sh", "-c", "sleep 4; cat late"], check=0).stdout.decode().strip()
+    task = laptop.run(["vbatch", "--snapshot", "sh", "-c", "sleep 4; cat late"], check=0).stdout.decode().strip()
     laptop.cut()
     control = far.control
     old = control.pid("virgad")
@@ -97,3 +97,11 @@ def test_the_control_plane_and_its_store_die_while_the_client_is_gone(far, lapto
     assert t["state"] == "succeeded", (t, control.out("virga", "task", "logs", task))
     assert control.out("virga", "task", "logs", task) == "late"
     wait_for("what it held to be let go", lambda: holds(far) == [])
+
+
+def test_without_a_snapshot_the_laptop_serves_on_and_gets_what_was_written(far, laptop):
+    (laptop.work / "in").write_text("of the project\n")
+    task = laptop.run(["vbatch", "sh", "-c", "cat in > out; echo more >> out"], check=0).stdout.decode().strip()
+    t = end_of(far, task)
+    assert t["state"] == "succeeded", t
+    assert (laptop.work / "out").read_text() == "of the project\nmore\n"
