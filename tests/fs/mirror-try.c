@@ -15,6 +15,7 @@
          --deep            passthrough for the environment, too
          --compile         environments become images between the runs
          --fresh-node      every run meets a node that has nothing (the state stays)
+         --asked           names what the node asked for in each run, and why it had to
          --level N         zstd: -1 by the speed of the link (default), 0 never, 1 ...
          --cut-ms N        the link breaks so often, and another takes its place */
 #include "base/cleanup.h"
@@ -48,7 +49,7 @@ struct options {
     const char *root, *project, *state, *cache, *public;
     uint64_t rtt_usec, rate, runs, cut_usec;
     int level;
-    bool no_passthrough, deep, fresh_node, compile;
+    bool no_passthrough, deep, fresh_node, compile, asked;
     char **argv;
 };
 static struct options opt = {.root = "/", .runs = 1, .level = -1};
@@ -93,6 +94,20 @@ static int begin(struct service *s, uint64_t id) {
     return r;
 }
 
+static void print_asked(const struct vg_mirror *m) {
+    char *status = vg_mirror_status(m);
+    json_t *j = status ? json_loads(status, 0, NULL) : NULL, *asked = json_object_get(j, "asked");
+    size_t i;
+    json_t *x;
+    json_array_foreach(asked, i, x) {
+        char *text = json_dumps(x, JSON_COMPACT);
+        fprintf(stderr, "asked: %s\n", text ? text : "?");
+        free(text);
+    }
+    json_decref(j);
+    free(status);
+}
+
 static void on_order(uv_poll_t *poll, int status, int events) {
     struct service *s = poll->data;
     struct order_packet p;
@@ -108,8 +123,11 @@ static void on_order(uv_poll_t *poll, int status, int events) {
         r = begin(s, p.task);
     else if (p.kind == LINK && s->task)
         r = vg_mirror_link(s->task, fd);
-    else if (p.kind == END && s->task)
+    else if (p.kind == END && s->task) {
+        if (opt.asked)
+            print_asked(s->mirror);
         vg_mirror_end(vg_take_ptr(s->task));
+    }
     if (send(s->fd, &r, sizeof(r), MSG_NOSIGNAL) < 0)
         uv_stop(&s->loop);
 }
@@ -380,12 +398,14 @@ static int run_once(struct node *n, uint64_t task) {
 /* ------------------------------------------------------------------ */
 
 static int parse(int argc, char **argv) {
-    static const struct option list[] = {
-        {"root", 1, 0, 'r'},           {"project", 1, 0, 'p'},    {"rtt-ms", 1, 0, 't'},
-        {"mbit", 1, 0, 'm'},           {"runs", 1, 0, 'n'},       {"state", 1, 0, 's'},
-        {"cache", 1, 0, 'c'},          {"public", 1, 0, 'U'},     {"level", 1, 0, 'l'},
-        {"no-passthrough", 0, 0, 'P'}, {"deep", 0, 0, 'D'},       {"compile", 0, 0, 'C'},
-        {"cut-ms", 1, 0, 'x'},         {"fresh-node", 0, 0, 'f'}, {0}};
+    static const struct option list[] = {{"root", 1, 0, 'r'},   {"project", 1, 0, 'p'},
+                                         {"rtt-ms", 1, 0, 't'}, {"mbit", 1, 0, 'm'},
+                                         {"runs", 1, 0, 'n'},   {"state", 1, 0, 's'},
+                                         {"cache", 1, 0, 'c'},  {"public", 1, 0, 'U'},
+                                         {"level", 1, 0, 'l'},  {"no-passthrough", 0, 0, 'P'},
+                                         {"deep", 0, 0, 'D'},   {"compile", 0, 0, 'C'},
+                                         {"cut-ms", 1, 0, 'x'}, {"fresh-node", 0, 0, 'f'},
+                                         {"asked", 0, 0, 'A'},  {0}};
     for (int o; (o = getopt_long(argc, argv, "+", list, NULL)) != -1;) {
         uint64_t n = 0;
         bool number = strchr("tmnx", o);
@@ -417,6 +437,8 @@ static int parse(int argc, char **argv) {
             opt.deep = true;
         else if (o == 'C')
             opt.compile = true;
+        else if (o == 'A')
+            opt.asked = true;
         else
             opt.fresh_node = true;
     }
@@ -436,7 +458,7 @@ int main(int argc, char **argv) {
             stderr,
             "usage: mirror-try [--root DIR] [--project DIR] [--rtt-ms N] [--mbit N] "
             "[--runs N] [--state DIR] [--cache DIR] [--public DIR] [--level N] [--no-passthrough] "
-            "[--compile] [--fresh-node] [--cut-ms N] -- COMMAND...\n");
+            "[--compile] [--fresh-node] [--asked] [--cut-ms N] -- COMMAND...\n");
         return 125;
     }
     if (!mkdtemp(base))

@@ -136,6 +136,7 @@ void vg_mirror_free(struct vg_mirror *m) {
         task_free(vg_list_entry(it, struct vg_mirror_task, link));
     vg_list_for_each_safe (it, &m->peers)
         vg_mpeer_free(vg_list_entry(it, struct vg_mpeer, link));
+    vg_asked_clear(&m->asked);
     vg_watch_free(m->watch);
     uv_run(m->loop, UV_RUN_NOWAIT);
     vg_memo_free(m->memo);
@@ -356,6 +357,7 @@ int vg_mirror_begin(struct vg_mirror *m, const struct vg_mirror_run *run,
         r = add_views(t, run, err);
     if (r == 0)
         r = allow(t, run, err);
+    vg_asked_clear(&m->asked);
     if (r == 0 && foresee(t, run) == -ENOMEM)
         r = vg_err_set(err, VG_INTERNAL, "out of memory");
     if (r < 0) {

@@ -10,6 +10,8 @@
 #include <limits.h>
 #include <string.h>
 
+#define ASKED_BYTES (40u << 10) /* an answer to `virga mirror status` is a packet */
+
 /* .virgaignore files count once their folder was seen: look at all above the path. */
 static void see_ignores(struct vg_policy *policy, int root_fd, const char *path) {
     char dir[PATH_MAX];
@@ -88,6 +90,20 @@ int vg_mirror_explain(const struct vg_mirror_conf *conf, const char *path, char 
     return 0;
 }
 
+static json_t *asked_json(const struct vg_masked_list *a) {
+    static const char *const kinds[] = {
+        [VG_MI_DIR] = "folder", [VG_MI_DATA] = "content", [VG_MI_XATTR] = "attributes"};
+    json_t *list = json_array();
+    size_t room = ASKED_BYTES;
+    for (size_t i = 0; i < a->n && strlen(a->item[i].path) + 100 < room; i++) {
+        room -= strlen(a->item[i].path) + 100;
+        json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:s}", "path", a->item[i].path,
+                                              "what", kinds[a->item[i].kind], "leaf",
+                                              (json_int_t)a->item[i].leaf, "why", a->item[i].why));
+    }
+    return list;
+}
+
 char *vg_mirror_status(const struct vg_mirror *m) {
     size_t watched, looked_at, links = 0;
     json_t *tasks = json_array(), *nodes = json_array();
@@ -117,6 +133,8 @@ char *vg_mirror_status(const struct vg_mirror *m) {
         "folders_sent", (json_int_t)m->folders, "demands", (json_int_t)m->demands, "demand_bytes",
         (json_int_t)m->demand_bytes, "pushed_bytes", (json_int_t)m->pushed_bytes, "skipped",
         (json_int_t)m->skipped, "sent_bytes", (json_int_t)m->sent_bytes);
+    if (j) /* of the last run alone */
+        json_object_set_new(j, "asked", asked_json(&m->asked));
     char *text = j ? json_dumps(j, JSON_COMPACT) : NULL;
     json_decref(j);
     return text;

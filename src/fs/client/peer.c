@@ -73,6 +73,11 @@ void vg_mpeer_told(struct vg_mpeer *p, struct vg_cobj *folder, uint64_t seq) {
         set_stale(p, folder);
 }
 
+bool vg_mpeer_outdated(const struct vg_mpeer *p, const struct vg_cobj *folder) {
+    const void *seq = vg_map_get_u64(&p->told, vg_cobj_number(folder));
+    return seq && vg_cobj_changed_at(folder) > seq_from(seq);
+}
+
 void vg_mpeer_doubt(struct vg_mlink *l) {
     vg_map_for_each (s, &l->told) {
         struct vg_cobj *folder = s->value;

@@ -52,11 +52,12 @@ static int push_above(struct vg_mlink *l, struct vg_map *seen, struct vg_cobj *o
     return r < 0 ? r : push_folder(l, seen, up);
 }
 
-static int say_run(struct vg_mlink *l);
+static int say_run(struct vg_mlink *l, bool early);
 
-/* `run`: in between, when the beginning is there, the task may start. */
-static int push_folders(struct vg_mlink *l, const struct vg_trace *t, bool run) {
+/* In between, when the beginning is there, the task may start. */
+static int push_folders(struct vg_mlink *l, const struct vg_trace *t) {
     struct vg_map seen = {0};
+    bool run = true;
     int r = 0;
     /* What every start needs: the root, the way to each view's mount point and the views. */
     struct vg_cobj *root = vg_ctree_get(l->m->tree, VG_OBJ_ROOT);
@@ -76,12 +77,12 @@ static int push_folders(struct vg_mlink *l, const struct vg_trace *t, bool run) 
         if (r == 0 && t->item[i].folder)
             r = push_folder(l, &seen, o);
         if (r == 0 && run && vg_map_len(&seen) >= EARLY_FOLDERS) {
-            r = say_run(l);
+            r = say_run(l, false);
             run = false;
         }
     }
     if (r == 0 && run)
-        r = say_run(l);
+        r = say_run(l, false);
     vg_map_done(&seen);
     return r;
 }
@@ -95,7 +96,7 @@ static int push_changed(struct vg_mlink *l) {
         struct vg_mpeer *p = vg_list_entry(it, struct vg_mpeer, link);
         vg_map_for_each (s, &p->stale) {
             struct vg_cobj *folder = vg_ctree_get(l->m->tree, s->hash);
-            if (r == 0 && folder && vg_map_len(&seen) < CHANGED_MAX)
+            if (r == 0 && folder && vg_mpeer_outdated(p, folder) && vg_map_len(&seen) < CHANGED_MAX)
                 r = push_folder(l, &seen, folder);
         }
     }
@@ -163,7 +164,7 @@ static int queue_run(struct vg_mlink *l, const Vg__Mr__Run *run) {
     return it ? vg_mw_msg(&it->buf, &msg) : -ENOMEM;
 }
 
-static int say_run(struct vg_mlink *l) {
+static int say_run(struct vg_mlink *l, bool early) {
     struct vg_mirror_task *t = l->task;
     size_t n = t->n_view + 1;
     vg_auto_free Vg__Mr__View *view = vg_alloc(n * sizeof(*view));
@@ -191,7 +192,8 @@ static int say_run(struct vg_mlink *l) {
         each[i] = &view[i];
     }
     Vg__Mr__Run run = VG__MR__RUN__INIT;
-    run.has_task = run.has_strict = run.has_traced = run.has_seq = true;
+    run.has_task = run.has_strict = run.has_traced = run.has_seq = run.has_early = true;
+    run.early = early;
     run.task = t->id;
     run.n_view = n;
     run.view = each;
@@ -201,9 +203,17 @@ static int say_run(struct vg_mlink *l) {
     return queue_run(l, &run);
 }
 
+static int push_all(struct vg_mlink *l) {
+    int r = push_folders(l, &l->task->trace);
+    if (r == 0)
+        r = push_files(l, &l->task->trace);
+    l->pushed = true;
+    return r;
+}
+
 /* When no node is known that was told anything, this one is new as well: everything goes out at
    once. Else the likeliest is that the task comes to one that knows: only what changed is said, and
-   the rest when its hello shows that it does not. */
+   the rest when its hello has come. One that knows nothing waits for that. */
 void vg_mlink_first_flight(struct vg_mlink *l) {
     int r = say_hello(l);
     vg_watch_drain(l->m->watch);
@@ -212,14 +222,11 @@ void vg_mlink_first_flight(struct vg_mlink *l) {
         r = vg_mpeer_inval_all(l);
     bool guess_known = vg_mpeers_known(l->m);
     if (r == 0 && !l->closed && !guess_known) {
-        r = push_folders(l, &l->task->trace, true);
-        if (r == 0)
-            r = push_files(l, &l->task->trace);
-        l->pushed = true;
+        r = push_all(l);
     } else if (r == 0 && !l->closed) {
         r = push_changed(l);
         if (r == 0)
-            r = say_run(l);
+            r = say_run(l, true);
     }
     if (r < 0)
         vg_mlink_close(l, strerror(-r));
@@ -231,14 +238,13 @@ void vg_mlink_first_flight(struct vg_mlink *l) {
 }
 
 void vg_mlink_greeted(struct vg_mlink *l, bool known) {
-    (void)known;           /* what it was told already is passed over one by one */
+    /* Single records that came to a node without their way there are of no use to it. */
+    if (!known && !l->pushed)
+        vg_mpeer_doubt(l);
     vg_mpeers_inval(l->m); /* what changed since the first flight, when it had no name yet */
-    if (l->closed || l->pushed || !l->task)
+    if (l->pushed || !l->task)
         return;
-    l->pushed = true;
-    int r = push_folders(l, &l->task->trace, false);
-    if (r == 0)
-        r = push_files(l, &l->task->trace);
+    int r = push_all(l); /* what it was told already is passed over one by one */
     if (r < 0)
         vg_mlink_close(l, strerror(-r));
 }

@@ -66,7 +66,7 @@ struct vg_mlink {
     int fd;
     uv_poll_t poll;
     bool closed, hello, pushed;
-    bool ran;         /* Run is out: content may follow */
+    bool ran;         /* Run is out, if only an early one: content may follow */
     bool said_pushed; /* nothing of the first flight is left */
     struct vg_mw_in in;
     struct vg_list queue[VG_MP_N]; /* vg_mitem: waiting; FOLDER: in order, also those under way */
@@ -110,6 +110,17 @@ struct vg_mirror_task {
     char *note; /* for the person, with the first flight; NULL: none */
 };
 
+#define VG_ASKED_MAX 256u
+struct vg_masked_list { /* demands of the last run: see asked.c */
+    struct vg_masked {
+        char *path; /* owned */
+        enum vg_mitem_kind kind;
+        uint64_t leaf;
+        const char *why;
+    } item[VG_ASKED_MAX];
+    size_t n;
+};
+
 struct vg_mirror {
     uv_loop_t *loop;
     char *root, *home, *state, host[256];
@@ -121,6 +132,7 @@ struct vg_mirror {
     struct vg_memo *memo;
     struct vg_list peers, links, tasks;
     uint64_t sent_bytes, demands, demand_bytes, pushed_bytes, skipped, folders;
+    struct vg_masked_list asked;
     unsigned jobs;
     bool freeing;
 };
@@ -133,6 +145,8 @@ void vg_mpeer_free(struct vg_mpeer *p);
 int vg_mpeer_name(struct vg_mlink *l, const Vg__Mr__NodeHello *h, bool *ret_known);
 bool vg_mpeer_current(const struct vg_mpeer *p, const struct vg_cobj *folder);
 void vg_mpeer_told(struct vg_mpeer *p, struct vg_cobj *folder, uint64_t seq);
+/* It changed since it was told; what is only doubted did not. */
+bool vg_mpeer_outdated(const struct vg_mpeer *p, const struct vg_cobj *folder);
 /* A link broke: what it told last may never have arrived. */
 void vg_mpeer_doubt(struct vg_mlink *l);
 void vg_mpeer_forget(struct vg_mpeer *p, uint64_t folder);
@@ -161,6 +175,10 @@ void vg_mlink_pushed(struct vg_mlink *l, uint64_t object, uint64_t leaf);
 /* The leaf is on its way by a push: the demand needs no answer of its own. */
 bool vg_mlink_met(struct vg_mlink *l, uint64_t req, uint64_t object, uint64_t leaf);
 void vg_mlink_due(struct vg_mlink *l);
+
+/* asked.c */
+void vg_asked(struct vg_mlink *l, const Vg__Mr__Get *g);
+void vg_asked_clear(struct vg_masked_list *a);
 
 /* take.c: what a node says */
 int vg_mlink_take(struct vg_mlink *l, struct vg_mw_frame *f);

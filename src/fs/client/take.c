@@ -44,6 +44,8 @@ static int take_get(struct vg_mlink *l, const Vg__Mr__Get *g) {
     bool ahead = g->has_urgency && g->urgency;
     bool xattrs = g->has_xattrs && g->xattrs;
     l->m->demands += !ahead;
+    if (!ahead)
+        vg_asked(l, g);
     if (g->n_range == 0 || xattrs) {
         struct vg_mitem *it =
             vg_mitem_new(l, xattrs ? VG_MI_XATTR : VG_MI_DIR, VG_MP_DEMAND, g->req, g->object);

@@ -67,6 +67,7 @@ struct vg_machine {
     bool pending_all;
     struct vg_oplog *log;
     uint64_t epoch;                   /* how many services were met */
+    bool told;                        /* something by this service; the receiving thread's */
     struct mview view[MACHINE_VIEWS]; /* added by the receiving thread alone */
     size_t n_view;
     struct vg_voided voided; /* the receiving thread's */

@@ -139,17 +139,30 @@ static void make_ready(struct vg_machine *m, struct mtask *t, void *arg) {
 
 /* ------------------------------------------------------------------ Run */
 
+static bool replay(struct vg_machine *m, const struct stashed *s) {
+    struct vg_dirrec rec;
+    bool taken = vg_dirrec_open(&rec, s->rec, s->len) < 0;
+    for (size_t v = 0; v < m->n_view && !taken; v++)
+        taken = vg_proj_dir(m->view[v].proj, 0, &rec);
+    return taken || vg_env_dir(m->gen->env, 0, &rec);
+}
+
+/* One may lie in another that came later. */
 static void replay_stash(struct vg_machine *m) {
+    for (bool more = true; more;) {
+        more = false;
+        vg_list_for_each_safe (it, &m->stash) {
+            struct stashed *s = vg_list_entry(it, struct stashed, link);
+            if (!replay(m, s))
+                continue;
+            more = true;
+            vg_list_remove(it);
+            free(s);
+        }
+    }
     vg_list_for_each_safe (it, &m->stash) {
-        struct stashed *s = vg_list_entry(it, struct stashed, link);
-        struct vg_dirrec rec;
-        bool taken = vg_dirrec_open(&rec, s->rec, s->len) < 0;
-        for (size_t v = 0; v < m->n_view && !taken; v++)
-            taken = vg_proj_dir(m->view[v].proj, 0, &rec);
-        if (!taken)
-            vg_env_dir(m->gen->env, 0, &rec);
-        vg_list_remove(&s->link);
-        free(s);
+        vg_list_remove(it);
+        free(vg_list_entry(it, struct stashed, link));
     }
     m->stash_bytes = 0;
 }
@@ -255,6 +268,9 @@ static int take_views(struct vg_machine *m, const Vg__Mr__Run *run, struct mtask
 
 void vg_machine_on_run(struct vg_machine *m, const Vg__Mr__Run *run) {
     struct vg_err err = VG_ERR_INIT;
+    if (run->early && !m->told)
+        return; /* it would ask for everything: what it lacks is on its way, with another Run */
+    m->told |= !run->early;
     pthread_mutex_lock(&m->lock);
     struct mtask *t = vg_mtask_have(m, run->task);
     bool again = t && t->run;

@@ -38,6 +38,7 @@ static void on_hello(void *user, const Vg__Mr__Hello *h, bool same_epoch) {
     if (same_epoch)
         return;
     m->epoch++;
+    m->told = false;
     vg_voided_clear(&m->voided);
     vg_gen_epoch(m, h->root);
     for (size_t v = 0; v < m->n_view; v++)

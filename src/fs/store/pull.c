@@ -168,6 +168,8 @@ static int on_view(struct vg_pull *p, const Vg__Mr__View *v) {
 }
 
 static int on_run(struct vg_pull *p, const Vg__Mr__Run *run) {
+    if (run->early)
+        return 0; /* another one follows */
     int r = 0;
     p->run = true;
     for (size_t i = 0; r == 0 && i < run->n_view; i++)
