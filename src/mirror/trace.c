@@ -89,26 +89,57 @@ int vg_trace_add(struct vg_trace *t, const char *path, bool folder, const uint32
     return r;
 }
 
-/* Items of `from` that `known` does not have are moved behind `to`; the others lend their leaves.
-   What was moved or lent is marked by path = NULL in `from`. */
-static int fold(struct vg_trace *to, struct vg_map *known, struct vg_trace *from) {
-    for (size_t i = 0; i < from->n; i++) {
-        struct vg_trace_item *x = &from->item[i];
-        struct vg_trace_item *have = NULL;
-        void *slot = vg_map_get(known, x->path);
-        int r = 0;
-        if (slot) {
-            have = &to->item[(size_t)(uintptr_t)slot - 2];
-            r = have->folder == x->folder ? item_use(have, x->leaf, x->n_leaf) : 0;
-        } else if ((r = push(to, x)) == 0) {
-            /* numbers from 2: the map knows 0 and 1 as "nothing" */
-            r = vg_map_put(known, x->path, (void *)(uintptr_t)(to->n + 1));
-            *x = (struct vg_trace_item){0};
-        }
-        if (r < 0)
-            return r;
+struct folding { /* several traces into one */
+    struct vg_trace to;
+    struct vg_map last; /* path to the number of its last item, from 2: 0 and 1 are "nothing" */
+    size_t *before;     /* by item: the path's item before it, SIZE_MAX: none */
+};
+
+static bool has_leaf(const struct folding *f, size_t item, uint32_t leaf) {
+    for (; item != SIZE_MAX; item = f->before[item]) {
+        const struct vg_trace_item *i = &f->to.item[item];
+        if (i->n_leaf && bsearch(&leaf, i->leaf, i->n_leaf, sizeof(leaf), by_number))
+            return true;
     }
-    return 0;
+    return false;
+}
+
+/* Moves it behind what is there. */
+static int fold_push(struct folding *f, struct vg_trace_item *x, size_t before) {
+    int r = push(&f->to, x);
+    if (r < 0)
+        return r;
+    f->before[f->to.n - 1] = before;
+    r = vg_map_put(&f->last, x->path, (void *)(uintptr_t)(f->to.n + 1));
+    *x = (struct vg_trace_item){0};
+    return r;
+}
+
+/* Only leaves that are not known yet count: they go to where the path is named already when nothing
+   else was used in between, or when it was only opened there; else behind, so that the order in
+   which files took turns stays. */
+static int fold_item(struct folding *f, struct vg_trace_item *x) {
+    void *slot = vg_map_get(&f->last, x->path);
+    if (!slot)
+        return fold_push(f, x, SIZE_MAX);
+    size_t at = (size_t)(uintptr_t)slot - 2;
+    struct vg_trace_item *have = &f->to.item[at];
+    uint32_t n = 0;
+    for (uint32_t i = 0; have->folder == x->folder && i < x->n_leaf; i++)
+        if (!has_leaf(f, at, x->leaf[i]))
+            x->leaf[n++] = x->leaf[i];
+    x->n_leaf = n;
+    if (n == 0)
+        return 0;
+    bool follows = at + 1 == f->to.n && have->n_leaf && x->leaf[0] > have->leaf[have->n_leaf - 1];
+    return have->n_leaf == 0 || follows ? item_use(have, x->leaf, n) : fold_push(f, x, at);
+}
+
+static int fold(struct folding *f, struct vg_trace *from) {
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < from->n; i++)
+        r = fold_item(f, &from->item[i]);
+    return r;
 }
 
 static int copy(struct vg_trace *to, const struct vg_trace *from) {
@@ -147,9 +178,10 @@ static int index_of(const struct vg_trace *t, struct vg_map *m) {
 /* A whole run decides the order: what it used comes first, as it used it. Else what is new comes
    behind what was known. Everything is put together aside, so that a failure changes nothing. */
 int vg_trace_merge(struct vg_trace *kept, const struct vg_trace *run, bool whole) {
-    struct vg_trace old = {0}, now = {0}, out = {0};
-    struct vg_map used = {0}, known = {0};
-    int r = copy(&old, kept);
+    struct vg_trace old = {0}, now = {0};
+    struct vg_map used = {0};
+    struct folding f = {.before = vg_alloc((kept->n + run->n + 1) * sizeof(size_t))};
+    int r = f.before ? copy(&old, kept) : -ENOMEM;
     if (r == 0)
         r = copy(&now, run);
     if (r == 0)
@@ -159,20 +191,21 @@ int vg_trace_merge(struct vg_trace *kept, const struct vg_trace *run, bool whole
             old.item[i].unused = vg_map_get(&used, old.item[i].path) ? 0 : kept->item[i].unused;
         if (whole)
             age(&old, &used);
-        r = fold(&out, &known, whole ? &now : &old);
+        r = fold(&f, whole ? &now : &old);
     }
     if (r == 0)
-        r = fold(&out, &known, whole ? &old : &now);
+        r = fold(&f, whole ? &old : &now);
     if (r == 0) {
         vg_trace_done(kept);
-        *kept = out;
-        out = (struct vg_trace){0};
+        *kept = f.to;
+        f.to = (struct vg_trace){0};
     }
     vg_map_done(&used);
-    vg_map_done(&known);
+    vg_map_done(&f.last);
     vg_trace_done(&old);
     vg_trace_done(&now);
-    vg_trace_done(&out);
+    vg_trace_done(&f.to);
+    free(f.before);
     return r;
 }
 

@@ -14,7 +14,8 @@ struct vg_trace_item {
     uint8_t unused; /* whole traces in a row without it; dropped at 3 */
 };
 struct vg_trace {
-    struct vg_trace_item *item; /* in order of first use */
+    struct vg_trace_item *item; /* in order of first use; a file of which parts were used in between
+                                   others has several */
     size_t n;
 };
 void vg_trace_done(struct vg_trace *t);

@@ -293,8 +293,9 @@ static bool put_ack(struct vg_apply *a, size_t from, size_t to, uint64_t op, str
             c[i].stat = &st[i];
         }
     }
-    ack.has_op = 1;
+    ack.has_op = ack.has_seq = 1;
     ack.op = op;
+    ack.seq = vg_ctree_seq(a->conf.tree);
     ack.n_changed = n;
     ack.changed = at;
     m.body_case = VG__MR__MSG__BODY_ACK;

@@ -56,13 +56,18 @@ static const char *why_leaf(const struct vg_mlink *l, const struct vg_cobj *o, c
         return "sent";
     if (queued(l, vg_cobj_number(o), false, leaf))
         return "queued";
-    const struct vg_trace_item *i = foreseen(&l->task->trace, path);
-    if (!i)
-        return "not foreseen";
-    for (uint32_t k = 0; k < i->n_leaf; k++)
-        if (i->leaf[k] == leaf)
-            return "not sent";
-    return "another part";
+    const struct vg_trace *t = &l->task->trace;
+    bool named = false;
+    for (size_t i = 0; i < t->n; i++) {
+        const struct vg_trace_item *x = &t->item[i];
+        if (strcmp(x->path, path) != 0)
+            continue;
+        named = true;
+        for (uint32_t k = 0; k < x->n_leaf; k++)
+            if (x->leaf[k] == leaf)
+                return "not sent";
+    }
+    return named ? "another part" : "not foreseen";
 }
 
 void vg_asked(struct vg_mlink *l, const Vg__Mr__Get *g) {

@@ -10,6 +10,7 @@
 
 #define USES_MAX (1u << 20)
 #define ITEMS_MAX 40000u /* a message is at most 1 MiB */
+#define TURNS_MAX 20000u /* of these, before files that take turns are named once again */
 
 static void add(struct vg_env *e, const struct env_node *n, uint32_t leaf) {
     struct env_use *grown = e->n_uses < USES_MAX
@@ -59,14 +60,14 @@ int vg_env_trace_begin(struct vg_env *e, uint64_t task) {
     return 0;
 }
 
-static Vg__Mr__Used *item_of(Vg__Mr__Trace *out, struct vg_map *seen, uint64_t object) {
-    Vg__Mr__Used *u = vg_map_get_u64(seen, object);
-    if (u || out->n_used == ITEMS_MAX || !(u = malloc(sizeof(*u))))
-        return u;
+static Vg__Mr__Used *new_item(Vg__Mr__Trace *out, struct vg_map *last, uint64_t object) {
+    Vg__Mr__Used *u = out->n_used < ITEMS_MAX ? malloc(sizeof(*u)) : NULL;
+    if (!u)
+        return NULL;
     vg__mr__used__init(u);
     u->has_object = true;
     u->object = object;
-    if (vg_map_put_u64(seen, object, u) < 0) {
+    if (vg_map_put_u64(last, object, u) < 0) {
         free(u);
         return NULL;
     }
@@ -74,8 +75,19 @@ static Vg__Mr__Used *item_of(Vg__Mr__Trace *out, struct vg_map *seen, uint64_t o
     return u;
 }
 
+/* Where a leaf goes: an item has its leaves in order, and another one begins when they jump back or
+   something else came in between, so that they can be pushed as they will be needed. */
+static Vg__Mr__Used *item_for(Vg__Mr__Trace *out, struct vg_map *last, const struct env_use *use) {
+    Vg__Mr__Used *u = vg_map_get_u64(last, use->object);
+    bool goes_on =
+        u && u == out->used[out->n_used - 1] && (!u->n_leaf || u->leaf[u->n_leaf - 1] < use->leaf);
+    if (u && (goes_on || use->leaf == UINT32_MAX || out->n_used >= TURNS_MAX))
+        return u;
+    return new_item(out, last, use->object);
+}
+
 static int fold(struct vg_env *e, const struct env_task *t, Vg__Mr__Trace *out) {
-    struct vg_map seen = {0};
+    struct vg_map last = {0}; /* object to its last item */
     size_t n = e->n_uses - t->from;
     int r = 0;
     out->used = calloc(VG_MIN(n, ITEMS_MAX) + 1, sizeof(*out->used));
@@ -83,7 +95,7 @@ static int fold(struct vg_env *e, const struct env_task *t, Vg__Mr__Trace *out) 
         const struct env_use *use = &e->uses[i];
         if (use->epoch != e->epoch) /* a number of another service */
             continue;
-        Vg__Mr__Used *u = item_of(out, &seen, use->object);
+        Vg__Mr__Used *u = item_for(out, &last, use);
         if (!u || use->leaf == UINT32_MAX)
             continue;
         uint32_t *grown = realloc(u->leaf, (u->n_leaf + 1) * sizeof(*u->leaf));
@@ -94,7 +106,7 @@ static int fold(struct vg_env *e, const struct env_task *t, Vg__Mr__Trace *out) 
     }
     if (!out->used)
         r = -ENOMEM;
-    vg_map_done(&seen);
+    vg_map_done(&last);
     return r;
 }
 

@@ -161,6 +161,7 @@ struct vg_proj {
     struct vg_map links;   /* inode to pnode, for what has several names */
     uint64_t root_object;
     uint64_t acked;
+    uint64_t acked_seq; /* records after it have all that; UINT64_MAX: not known */
     uint64_t begins;
     uint64_t next_ino;
     struct vg_list nodes, dirty, unproven, room, acks, tombs;
@@ -247,7 +248,9 @@ int64_t proj_now(void);
 void proj_changed(struct pnode *n, bool content); /* ctime, and mtime with content */
 
 /* proj-merge.c */
-void proj_merge(struct vg_proj *p, struct pnode *dir, const struct vg_dirrec *rec, bool pushed);
+/* `acked`: of a pushed one, operations up to it are in the record for sure. */
+void proj_merge(struct vg_proj *p, struct pnode *dir, const struct vg_dirrec *rec, bool pushed,
+                uint64_t acked);
 void proj_unprove(struct vg_proj *p, struct pnode *dir);
 void proj_fetch_dir(struct vg_proj *p, struct pnode *dir);
 /* The client's number of it is not known: asks for the records that tell. */

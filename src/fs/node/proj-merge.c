@@ -265,10 +265,11 @@ static void merge_self(struct vg_proj *p, struct pnode *dir, const struct vg_mst
     (void)p;
 }
 
-/* `acked`: operations up to it are in the record for sure. */
-void proj_merge(struct vg_proj *p, struct pnode *dir, const struct vg_dirrec *rec, bool pushed) {
+void proj_merge(struct vg_proj *p, struct pnode *dir, const struct vg_dirrec *rec, bool pushed,
+                uint64_t acked) {
     struct pdir *f = dir->dir;
-    uint64_t acked = pushed ? 0 : f->fetch_acked;
+    if (!pushed)
+        acked = f->fetch_acked;
     bool first = f->record == 0, ours = false;
     struct vg_dirent e;
     size_t at = 0;

@@ -27,8 +27,9 @@ bool vg_proj_dir(struct vg_proj *p, uint64_t req, const struct vg_dirrec *rec) {
         if (req == 0)
             f->fetching = false; /* the links take it for the answer */
         /* A push may be older than operations that were acknowledged over another link. */
-        if (!pushed || !f->record || (f->unproven && !f->last_op))
-            proj_merge(p, n, rec, pushed);
+        bool later = f->last_op <= p->acked && rec->seq > p->acked_seq;
+        if (!pushed || !f->record || (f->unproven && (!f->last_op || later)))
+            proj_merge(p, n, rec, pushed, later ? p->acked : 0);
     }
     pthread_mutex_unlock(&p->lock);
     return n != NULL;
@@ -168,6 +169,7 @@ void vg_proj_new_epoch(struct vg_proj *p, uint32_t view, uint64_t root_object) {
     vg_map_done(&p->objects);
     p->objects = (struct vg_map){0};
     p->root_object = root_object;
+    p->acked_seq = UINT64_MAX; /* it counted otherwise */
     proj_trace_lost(p);
     vg_list_for_each (it, &p->nodes) {
         struct pnode *n = vg_list_entry(it, struct pnode, all);
@@ -313,6 +315,8 @@ void vg_proj_acked(struct vg_proj *p, uint64_t op, const Vg__Mr__Ack *m) {
     char notes[NOTES_MAX][400];
     unsigned n_notes = 0;
     pthread_mutex_lock(&p->lock);
+    if (op >= p->acked)
+        p->acked_seq = m->has_seq ? m->seq : UINT64_MAX;
     p->acked = VG_MAX(p->acked, op);
     for (size_t i = 0; i < m->n_changed; i++) {
         const Vg__Mr__Changed *c = m->changed[i];

@@ -33,7 +33,7 @@ struct node {
     uint64_t inval[64], run_task, view_root[4], req;
     size_t n_views;
     unsigned view_id[4];
-    bool traced, closed;
+    bool traced, early, closed;
     int last_errno;
     uint64_t fail_req;
     char fail_text[512];
@@ -121,6 +121,7 @@ static void node_msg(struct node *n, const Vg__Mr__Msg *m) {
         n->dirs_before_run = n->n_dirs;
         n->run_task = m->run->task;
         n->traced = m->run->traced;
+        n->early = m->run->early;
         n->n_views = m->run->n_view;
         for (size_t i = 0; i < m->run->n_view && i < 4; i++) {
             n->view_root[i] = m->run->view[i]->root;

@@ -322,6 +322,51 @@ Test(service, pushes_what_was_used_the_last_time) {
     cr_assert_eq(n.n_data, 1, "what was not used is not pushed");
 }
 
+/* The service knows one node; the command goes to another, which must not have to ask. */
+Test(service, tells_a_new_node_everything_before_the_run_that_counts) {
+    put_dir(&w, "/usr/bin");
+    put(&w, "/usr/bin/ls", "not really");
+    put(&w, PROJECT "/src/used", "content");
+    service_start(&w);
+    struct vg_mirror_task *t = begin(&w, &n, 1, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_runs == 1);
+    cr_assert_not(n.early, "nobody is known: all of it went out at once");
+    node_hello(&n, 1, true);
+    uint64_t src = object_in(n.view_root[1], "src");
+    Vg__Mr__Trace trace = VG__MR__TRACE__INIT;
+    Vg__Mr__Used u = VG__MR__USED__INIT, *each = &u;
+    Vg__Mr__Msg m = VG__MR__MSG__INIT;
+    u.has_object = true;
+    u.object = object_in(src, "used");
+    trace.has_task = trace.has_whole = trace.whole = true;
+    trace.task = 1;
+    trace.n_used = 1;
+    trace.used = &each;
+    m.body_case = VG__MR__MSG__BODY_TRACE;
+    m.trace = &trace;
+    node_send(&n, &m);
+    node_get(&n, src, 0, 0);
+    int dirs = n.n_dirs;
+    turn(&w, &n, n.n_dirs > dirs);
+    vg_mirror_end(t);
+    node_done(&n);
+
+    put(&w, PROJECT "/src/more", "x"); /* so that its folder is told again before the hello */
+    t = begin(&w, &n, 2, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_runs == 1);
+    cr_assert(n.early && n.n_dirs == 1);
+    node_hello(&n, 2, true);
+    turn(&w, &n, n.n_runs == 2 && content(u.object));
+    struct vg_dirent e;
+    cr_assert(!n.early && n.traced);
+    cr_assert(node_entry(&n, VG_OBJ_ROOT, "home", &e));
+    cr_assert(node_entry(&n, n.view_root[1], "src", &e));
+    cr_assert(e.object == src && node_entry(&n, src, "used", &e));
+    cr_assert_eq(n.n_invals, 2, "before, and because it came without its way there");
+    cr_assert_geq(n.dirs_before_run, 4, "and comes again behind it");
+    vg_mirror_end(t);
+}
+
 Test(service, leaves_out_what_the_node_says_it_has) {
     put_dir(&w, "/usr/bin");
     put(&w, "/usr/bin/ls", "not really");
@@ -338,7 +383,7 @@ Test(service, leaves_out_what_the_node_says_it_has) {
     node_done(&n);
     t = begin(&w, &n, 2, ls, PROJECT, NULL);
     node_hello(&n, 1, false);
-    turn(&w, &n, n.n_runs == 1);
+    turn(&w, &n, n.n_runs == 2); /* an early one, and another behind what it lacks */
     node_get(&n, bin, 0, 0);
     turn(&w, &n, n.n_dirs == 1);
     cr_assert(pushed >= 1 && n.n_data == 0, "it was sent before to this node");

@@ -47,7 +47,7 @@ Test(trace, a_whole_run_sets_the_order_and_a_part_adds_to_the_end) {
     cr_assert_eq(vg_trace_merge(&kept, &run, false), 0);
     expect(&kept, "/a:1 /d/ /b:02 /new:");
     cr_assert_eq(vg_trace_merge(&kept, &run, true), 0);
-    expect(&kept, "/b:02 /new: /a:1 /d/");
+    expect(&kept, "/b:2 /new: /a:1 /d/ /b:0");
     vg_trace_done(&kept);
     vg_trace_done(&run);
 }
@@ -79,6 +79,21 @@ Test(trace, a_path_named_twice_in_a_run_is_one) {
     add(&run, "/a", "2");
     cr_assert_eq(vg_trace_merge(&kept, &run, true), 0);
     expect(&kept, "/a:12");
+    vg_trace_done(&kept);
+    vg_trace_done(&run);
+}
+
+Test(trace, files_that_took_turns_keep_their_order) {
+    struct vg_trace kept = {0}, run = {0};
+    add(&run, "/program", "09");
+    add(&run, "/lib", "0");
+    add(&run, "/program", "159");
+    add(&run, "/program", "2");
+    cr_assert_eq(vg_trace_merge(&kept, &run, true), 0);
+    expect(&kept, "/program:09 /lib:0 /program:15 /program:2");
+    cr_assert_eq(vg_trace_merge(&kept, &run, true), 0);
+    cr_assert_eq(vg_trace_merge(&kept, &run, false), 0);
+    expect(&kept, "/program:09 /lib:0 /program:15 /program:2");
     vg_trace_done(&kept);
     vg_trace_done(&run);
 }
