@@ -30,6 +30,8 @@ static bool leads_somewhere(const struct vg_trace *t, const char *path) {
 }
 
 static bool queued(const struct vg_mlink *l, uint64_t object, bool folder, uint64_t leaf) {
+    if (!folder && vg_mlink_reads(l, object, leaf * VG_LEAF))
+        return true;
     for (int q = VG_MP_FOLDER; q < VG_MP_N; q++)
         vg_list_for_each (it, &l->queue[q]) {
             const struct vg_mitem *i = vg_list_entry(it, struct vg_mitem, link);

@@ -70,7 +70,7 @@ static void send_ready(struct vg_mlink *l) {
         struct vg_mitem *it = vg_list_entry(first, struct vg_mitem, link);
         if (!it->ready)
             return;
-        l->ran |= it->kind == VG_MI_MSG;
+        l->ran |= it->runs;
         if (vg_buf_len(&it->buf) && vg_mlink_put(l, true, &it->buf) < 0) {
             vg_mlink_close(l, "out of memory");
             return;
@@ -261,7 +261,7 @@ static bool dir_under_way(const struct vg_mlink *l, uint64_t folder) {
     return false;
 }
 
-static bool leaf_under_way(const struct vg_mlink *l, uint64_t object, uint64_t offset) {
+bool vg_mlink_reads(const struct vg_mlink *l, uint64_t object, uint64_t offset) {
     vg_list_for_each (it, &l->jobs_list) {
         const struct vg_job *j = vg_list_entry(it, struct vg_job, link);
         if (j->kind == VG_MI_DATA && j->object == object && j->read.offset == offset)
@@ -328,7 +328,7 @@ static enum begun start_leaf(struct vg_mlink *l, struct vg_mitem *it, struct vg_
     uint64_t end = VG_MIN(it->end, st->size ? st->size : 1);
     if (push)
         while (it->at < end && (vg_mpeer_has(l->peer, o, it->at / VG_LEAF) ||
-                                leaf_under_way(l, it->object, it->at)))
+                                vg_mlink_reads(l, it->object, it->at)))
             it->at += VG_LEAF;
     while (!push && !it->late && !it->tries && it->at < end &&
            vg_mlink_met(l, it->req, it->object, it->at / VG_LEAF)) {

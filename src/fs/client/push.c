@@ -161,7 +161,10 @@ static int queue_run(struct vg_mlink *l, const Vg__Mr__Run *run) {
     msg.body_case = VG__MR__MSG__BODY_RUN;
     msg.run = (Vg__Mr__Run *)run;
     struct vg_mitem *it = vg_mitem_new(l, VG_MI_MSG, VG_MP_FOLDER, 0, 0);
-    return it ? vg_mw_msg(&it->buf, &msg) : -ENOMEM;
+    if (!it)
+        return -ENOMEM;
+    it->runs = !run->early;
+    return vg_mw_msg(&it->buf, &msg);
 }
 
 static int say_run(struct vg_mlink *l, bool early) {

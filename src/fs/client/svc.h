@@ -54,6 +54,7 @@ struct vg_mitem { /* something to be sent */
     bool ahead;        /* nobody waits for it yet */
     bool late;         /* was pushed a while ago, and may have been lost since */
     uint64_t due;      /* then not before */
+    bool runs;         /* MSG: a Run that is not early */
     bool ready;        /* of the ordered queue: done, may be sent when its turn comes */
     struct vg_buf buf; /* MSG, DIR: the frames */
 };
@@ -66,7 +67,7 @@ struct vg_mlink {
     int fd;
     uv_poll_t poll;
     bool closed, hello, pushed;
-    bool ran;         /* Run is out, if only an early one: content may follow */
+    bool ran;         /* Run is out, and not an early one: content finds its views */
     bool said_pushed; /* nothing of the first flight is left */
     struct vg_mw_in in;
     struct vg_list queue[VG_MP_N]; /* vg_mitem: waiting; FOLDER: in order, also those under way */
@@ -191,6 +192,7 @@ void vg_mlink_work(struct vg_mlink *l); /* starts what may be started */
 void vg_mlink_drop_jobs(struct vg_mlink *l);
 /* A push of this leaf is being read: it will overtake others. False: none is. */
 bool vg_mlink_hurry_job(struct vg_mlink *l, uint64_t req, uint64_t object, uint64_t leaf);
+bool vg_mlink_reads(const struct vg_mlink *l, uint64_t object, uint64_t offset);
 int vg_mlink_fail(struct vg_mlink *l, uint64_t req, uint64_t object, int code, const char *text);
 
 /* push.c */

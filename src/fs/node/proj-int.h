@@ -162,6 +162,7 @@ struct vg_proj {
     uint64_t root_object;
     uint64_t acked;
     uint64_t acked_seq; /* records after it have all that; UINT64_MAX: not known */
+    bool idle;          /* no task uses it: what changes at the client is asked for by the next */
     uint64_t begins;
     uint64_t next_ino;
     struct vg_list nodes, dirty, unproven, room, acks, tombs;

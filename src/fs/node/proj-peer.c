@@ -356,6 +356,7 @@ void vg_proj_acked(struct vg_proj *p, uint64_t op, const Vg__Mr__Ack *m) {
 
 void vg_proj_settle(struct vg_proj *p) {
     pthread_mutex_lock(&p->lock);
+    p->idle = true;
     vg_list_for_each (it, &p->nodes) {
         struct pnode *n = vg_list_entry(it, struct pnode, all);
         bool unsent = n->file && (n->file->n_dirty || n->file->touched);

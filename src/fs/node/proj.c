@@ -242,7 +242,7 @@ static void flush_old(struct vg_proj *p) {
 static void refresh(struct vg_proj *p) {
     vg_list_for_each (it, &p->unproven) {
         struct pdir *f = vg_list_entry(it, struct pdir, unproven_link);
-        if (!f->fetching && f->last_op <= p->acked)
+        if (!p->idle && !f->fetching && f->last_op <= p->acked)
             proj_fetch_dir(p, f->owner);
     }
 }
@@ -474,6 +474,7 @@ static bool unproven_since(struct vg_proj *p, uint64_t gen) {
 int vg_proj_begin(struct vg_proj *p, uint64_t task, bool sync) {
     pthread_mutex_lock(&p->lock);
     p->task = task;
+    p->idle = false;
     p->sync = p->sync || sync;
     uint64_t gen = ++p->begins, until = vg_now_usec() + BEGIN_SECONDS * VG_USEC;
     bool late = false;
