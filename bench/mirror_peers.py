@@ -228,8 +228,8 @@ class Virga:
         self.bench = bench
         self.homes = {end: tempfile.mkdtemp(prefix=f"vgm{end}-", dir="/tmp") for end in ("node", "client")}
         self.node_env = {**bench.env, "VIRGA_HOME": self.homes["node"]}
-        self.state = os.path.join(bench.folder, "state")
-        self.client_env = {**bench.env, "VIRGA_HOME": self.homes["client"], "XDG_STATE_HOME": self.state}
+        self.state = os.path.join(self.homes["client"], "mirror")  # where VIRGA_HOME puts what the file service learns
+        self.client_env = {**bench.env, "VIRGA_HOME": self.homes["client"]}
         with open(os.path.join(self.homes["node"], "config.yaml"), "w", encoding="utf-8") as f:
             f.write(f"listen: {NODE}:7700\n")
         must(bench.line.node("virga", "up"), env=self.node_env)
@@ -298,6 +298,9 @@ class Virga:
                     timed.fields[key] = after[key] - before.get(key, 0)
             if "demands" in after:  # those that no push on its way met already
                 timed.fields["trips"] = timed.fields["demands"] - timed.fields.get("met", 0)
+            if fine:  # and what no push was to bring at all
+                asked = json.loads(must(b.line.client("virga", "mirror", "status", "-o", "json"), env=self.client_env))["asked"]
+                timed.fields["unforeseen"] = sum(a["why"] not in ("told", "sent", "queued") for a in asked)
             if fine and not after:
                 timed.fields["failed"] = "it ran without a file daemon: nothing was mirrored"
             yield state, timed.fields
