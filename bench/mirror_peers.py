@@ -263,7 +263,8 @@ class Virga:
         return total
 
     def make_cold(self):
-        """A node that has never seen this client: its daemons end and what they kept goes."""
+        """A node that has never seen this client: its daemons end and what they kept is put aside. (Removing it here
+        would make the file system search for free inodes among the ones just removed, as no new node does.)"""
         for pid in self.daemons():
             os.kill(pid, signal.SIGTERM)
             for _ in range(200):
@@ -272,7 +273,9 @@ class Virga:
                 time.sleep(0.05)
             else:
                 os.kill(pid, signal.SIGKILL)
-        shutil.rmtree(os.path.join(self.homes["node"], "node", "fs"), ignore_errors=True)
+        kept = os.path.join(self.homes["node"], "node", "fs")
+        if os.path.isdir(kept):
+            os.rename(kept, tempfile.mkdtemp(prefix="aside-", dir=self.homes["node"]))
 
     def forget_traces(self):
         for path, folders, _ in os.walk(self.state):
