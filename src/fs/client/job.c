@@ -114,6 +114,7 @@ static void done_dir(struct vg_job *j) {
     vg_buf_done(&rec);
     if (r == 0) {
         vg_mpeer_told(l->peer, folder, seq);
+        l->tellings++;
         if (vg_map_put_u64(&l->told, j->object, folder) < 0)
             vg_mpeer_forget(l->peer, j->object); /* so that it is told again */
         j->m->folders++;

@@ -101,6 +101,31 @@ static struct vg_mframe *next_frame(struct vg_mlink *l) {
     return l->cur;
 }
 
+/* When all that was told has left: asks the node to say so when it has it. */
+static void mark(struct vg_mlink *l) {
+    if (l->closed || l->marking || l->backlog || !vg_list_empty(&l->queue[VG_MP_FOLDER]) ||
+        vg_map_len(&l->told) == 0)
+        return;
+    Vg__Mr__Mark m = VG__MR__MARK__INIT;
+    Vg__Mr__Msg msg = VG__MR__MSG__INIT;
+    m.has_number = true;
+    m.number = l->tellings;
+    msg.body_case = VG__MR__MSG__BODY_MARK;
+    msg.mark = &m;
+    l->marking = true;
+    if (vg_mlink_msg(l, &msg) < 0)
+        vg_mlink_close(l, "out of memory");
+}
+
+void vg_mlink_marked(struct vg_mlink *l, uint64_t number) {
+    l->marking = false;
+    if (number == l->tellings) {
+        vg_map_done(&l->told);
+        l->told = (struct vg_map){0};
+    }
+    mark(l);
+}
+
 void vg_mlink_write(struct vg_mlink *l) {
     while (!l->closed && next_frame(l)) {
         struct vg_buf *b = &l->cur->buf;
@@ -123,6 +148,7 @@ void vg_mlink_write(struct vg_mlink *l) {
         }
     }
     want(l);
+    mark(l);
 }
 
 static void take_all(struct vg_mlink *l) {

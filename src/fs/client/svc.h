@@ -78,7 +78,11 @@ struct vg_mlink {
     unsigned jobs[VG_MP_N];
     struct vg_map recent[2]; /* leaves that were pushed: see met.c */
     uint64_t recent_since;
-    struct vg_map told;   /* folders that this link told of: what is lost with it was not told */
+    /* Folders that this link told of and that the node may not have yet: what is lost with the link
+       was not told, and another link's Run may arrive before them. */
+    struct vg_map told;
+    uint64_t tellings;    /* numbers what was put into told */
+    bool marking;         /* a Mark is out: see vg_mlink_marked */
     struct vg_list later; /* vg_mitem: answers that should not be needed any more */
     uv_timer_t tick;
     unsigned handles; /* not closed yet */
@@ -167,6 +171,8 @@ void vg_mlink_close(struct vg_mlink *l, const char *why);
 int vg_mlink_put(struct vg_mlink *l, bool urgent, struct vg_buf *bytes);
 int vg_mlink_put_leaf(struct vg_mlink *l, bool urgent, struct vg_buf *bytes, uint64_t object,
                       uint64_t leaf);
+/* The node has everything that was told before the Mark of that number. */
+void vg_mlink_marked(struct vg_mlink *l, uint64_t number);
 int vg_mlink_msg(struct vg_mlink *l, const Vg__Mr__Msg *m);
 void vg_mlink_write(struct vg_mlink *l);
 int vg_mlink_level(const struct vg_mlink *l);

@@ -231,6 +231,9 @@ int vg_mlink_take(struct vg_mlink *l, struct vg_mw_frame *f) {
         return take_trace(l, f->msg->trace);
     case VG__MR__MSG__BODY_WATCH:
         return take_forget(l, f->msg->watch);
+    case VG__MR__MSG__BODY_MARKED:
+        vg_mlink_marked(l, f->msg->marked->number);
+        return 0;
     case VG__MR__MSG__BODY__NOT_SET: /* of a newer version */
         return 0;
     default:

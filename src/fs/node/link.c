@@ -147,6 +147,19 @@ static int on_hello(struct vg_links *l, struct link *k, const Vg__Mr__Hello *m) 
     return 0;
 }
 
+static int say_marked(struct vg_links *l, struct link *k, const Vg__Mr__Mark *mark) {
+    Vg__Mr__Msg msg = VG__MR__MSG__INIT;
+    Vg__Mr__Mark same = *mark;
+    msg.body_case = VG__MR__MSG__BODY_MARKED;
+    msg.marked = &same;
+    pthread_mutex_lock(&l->lock);
+    int r = vg_mw_msg(&k->out, &msg);
+    if (r >= 0)
+        vg_link_flush(l, k);
+    pthread_mutex_unlock(&l->lock);
+    return r;
+}
+
 static int on_msg(struct vg_links *l, struct link *k, const struct vg_mw_frame *f) {
     const Vg__Mr__Msg *m = f->msg;
     if (m->body_case == VG__MR__MSG__BODY_HELLO)
@@ -170,6 +183,8 @@ static int on_msg(struct vg_links *l, struct link *k, const struct vg_mw_frame *
     case VG__MR__MSG__BODY_NOTE:
         CALL(l, note, m->note);
         return 0;
+    case VG__MR__MSG__BODY_MARK:
+        return say_marked(l, k, m->mark);
     case VG__MR__MSG__BODY_BYE:
         return -ECONNRESET;
     default:
