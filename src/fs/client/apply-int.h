@@ -32,6 +32,7 @@ struct aview {
     struct vg_cobj *root;
     int fd;
     char *path;
+    bool said_ignored; /* that what the task writes there stays on the node */
 };
 
 struct vg_apply {

@@ -297,6 +297,19 @@ void apply_refuse(struct vg_apply *a, const struct aop *o) {
     c->has_st = false;
 }
 
+/* Once a view: a build may write thousands of such files. */
+static void ignored_note(struct vg_apply *a, const struct aop *o, const char *abs) {
+    if (o->view->said_ignored || !a->conf.note)
+        return;
+    vg_auto_free char *text =
+        vg_fmt("%s is named by a .virgaignore: what the task writes there, and to other names that "
+               "are ignored, stays on the node and is not kept",
+               abs);
+    o->view->said_ignored = true;
+    a->conf.note(a->conf.user, o->op->task,
+                 text ? text : "what the task writes to names that .virgaignore has is not kept");
+}
+
 int apply_policy(struct vg_apply *a, const struct aop *o, const char *path, const struct stat *st) {
     struct vg_policy *policy = vg_ctree_policy(a->conf.tree);
     if (!policy)
@@ -306,8 +319,10 @@ int apply_policy(struct vg_apply *a, const struct aop *o, const char *path, cons
         return -ENOMEM;
     mode_t mode = st ? st->st_mode : (mode_t)(o->op->stat ? o->op->stat->mode : S_IFREG);
     enum vg_verdict v = vg_policy_ask(policy, abs, mode, NULL);
-    if (v == VG_IGNORE)
+    if (v == VG_IGNORE) {
+        ignored_note(a, o, abs);
         return -ECANCELED; /* stays on the node */
+    }
     /* What is private here may be made by a task, and changed as long as it alone did. */
     return v == VG_DENY && st && S_ISREG(st->st_mode) && !apply_is_mine(a, st) ? -EACCES : 0;
 }

@@ -263,16 +263,6 @@ static int add_views(struct vg_mirror_task *t, const struct vg_mirror_run *run,
     return r;
 }
 
-/* Records that call it denied, or allowed, are not so any more. */
-static void judged_anew(struct vg_mirror *m, const char *path) {
-    struct vg_cobj *o = vg_ctree_walk(m->tree, path);
-    for (struct vg_cobj *up = o ? vg_cobj_parent(o) : NULL; up; up = vg_cobj_parent(up))
-        if (vg_cobj_served(up))
-            vg_cobj_changed(m->tree, up);
-    if (o && vg_cobj_served(o))
-        vg_cobj_changed(m->tree, o);
-}
-
 static int allow(struct vg_mirror_task *t, const struct vg_mirror_run *run, struct vg_err *err) {
     t->allowed = run->n_allow ? vg_alloc(run->n_allow * sizeof(*t->allowed)) : NULL;
     if (run->n_allow && !t->allowed)
@@ -285,7 +275,7 @@ static int allow(struct vg_mirror_task *t, const struct vg_mirror_run *run, stru
             return vg_err_sys(err, r, "cannot allow '%s'", run->allow[i]);
         }
         t->allowed[t->n_allowed++] = path;
-        judged_anew(t->m, path);
+        vg_ctree_judged_anew(t->m->tree, path);
     }
     return 0;
 }
@@ -293,7 +283,7 @@ static int allow(struct vg_mirror_task *t, const struct vg_mirror_run *run, stru
 void vg_mirror_over(struct vg_mirror_task *t) {
     for (size_t i = 0; i < t->n_allowed; i++) {
         vg_policy_disallow(t->m->policy, t->allowed[i]);
-        judged_anew(t->m, t->allowed[i]);
+        vg_ctree_judged_anew(t->m->tree, t->allowed[i]);
         free(t->allowed[i]);
     }
     t->n_allowed = 0;

@@ -295,6 +295,32 @@ void vg_cobj_changed(struct vg_ctree *t, struct vg_cobj *folder) {
         t->hook(t->hook_user, folder, t->actor);
 }
 
+static void judged_below(struct vg_ctree *t, struct vg_cobj *o) {
+    if (o->served)
+        vg_cobj_changed(t, o);
+    vg_map_for_each (s, &o->kids)
+        judged_below(t, s->value);
+}
+
+static void judged(struct vg_ctree *t, struct vg_cobj *o) {
+    for (struct vg_cobj *up = o ? o->parent : NULL; up; up = up->parent)
+        if (up->served)
+            vg_cobj_changed(t, up);
+    if (o)
+        judged_below(t, o);
+}
+
+void vg_ctree_judged_anew(struct vg_ctree *t, const char *path) {
+    judged(t, vg_ctree_walk(t, path));
+    vg_map_for_each (s, &t->views) {
+        struct vg_cobj *root = s->value;
+        size_t n = strlen(root->name);
+        n -= root->name[n - 1] == '/'; /* the root of all */
+        if (strncmp(path, root->name, n) == 0 && path[n] == '/')
+            judged(t, vg_ctree_walk_in(t, root, path + n + 1));
+    }
+}
+
 /* The same folder may be known to the environment and to projects: the others hear of it by the
    watch, which sees that their objects are not as told. */
 static void parent_changed(struct vg_ctree *t, struct vg_cobj *o) {

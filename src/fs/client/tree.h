@@ -32,6 +32,9 @@ bool vg_cobj_in_view(const struct vg_cobj *o); /* of a project, not of the envir
  * NULL: errno (ENOTDIR, ENOENT, ELOOP, ...). */
 struct vg_cobj *vg_ctree_view(struct vg_ctree *t, const char *path);
 uint32_t vg_cobj_view_id(const struct vg_cobj *root); /* 0: the environment */
+/* The policy says something else of this path now, in the environment and in every view that has
+   it: what was told of it, of the folders above and of those in it is not so any more. */
+void vg_ctree_judged_anew(struct vg_ctree *t, const char *path);
 /* By path, from the root, adding what is on the way; never through a link. NULL: errno. */
 struct vg_cobj *vg_ctree_walk(struct vg_ctree *t, const char *path);
 /* The same below a root; `rel` without a leading '/', "" is the root itself. */
