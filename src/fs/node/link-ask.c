@@ -145,9 +145,9 @@ static struct ask *trim(struct vg_links *l, uint64_t object, uint64_t *off, uint
 }
 
 static uint64_t ask(struct vg_links *l, enum ask_kind kind, uint64_t object, uint64_t off,
-                    uint64_t len, unsigned urgency) {
+                    uint64_t len, unsigned urgency, bool anew) {
     pthread_mutex_lock(&l->lock);
-    struct ask *a = find_same(l, kind, object, off, len, urgency);
+    struct ask *a = anew ? NULL : find_same(l, kind, object, off, len, urgency);
     struct ask *covers = !a && kind == ASK_DATA ? trim(l, object, &off, &len, urgency) : NULL;
     if (covers && !len)
         a = covers;
@@ -176,16 +176,20 @@ static uint64_t ask(struct vg_links *l, enum ask_kind kind, uint64_t object, uin
 }
 
 uint64_t vg_links_get_dir(struct vg_links *l, uint64_t object) {
-    return ask(l, ASK_DIR, object, 0, 0, 0);
+    return ask(l, ASK_DIR, object, 0, 0, 0, false);
+}
+
+uint64_t vg_links_get_dir_anew(struct vg_links *l, uint64_t object) {
+    return ask(l, ASK_DIR, object, 0, 0, 0, true);
 }
 
 uint64_t vg_links_get_data(struct vg_links *l, uint64_t object, uint64_t off, uint64_t len,
                            unsigned urgency) {
-    return ask(l, ASK_DATA, object, off, len, urgency);
+    return ask(l, ASK_DATA, object, off, len, urgency, false);
 }
 
 uint64_t vg_links_get_xattrs(struct vg_links *l, uint64_t object) {
-    return ask(l, ASK_XATTRS, object, 0, 0, 0);
+    return ask(l, ASK_XATTRS, object, 0, 0, 0, false);
 }
 
 static void forget(struct vg_links *l, struct ask *a) {

@@ -75,7 +75,10 @@ static void on_dir(void *user, uint64_t req, const struct vg_dirrec *rec) {
     struct vg_machine *m = user;
     bool taken = false;
     if (vg_voided_is(&m->voided, rec->object, rec->seq)) {
-        vg_links_get_dir(m->links, rec->object); /* who waits for it gets the present one */
+        for (size_t v = 0; v < m->n_view && !taken; v++)
+            taken = vg_proj_dir_void(m->view[v].proj, rec->object);
+        if (!taken)
+            vg_links_get_dir(m->links, rec->object); /* who waits for it gets the present one */
         return;
     }
     for (size_t v = 0; v < m->n_view && !taken; v++)

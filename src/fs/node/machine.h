@@ -84,6 +84,8 @@ int vg_proj_new(const struct vg_view_conf *conf, struct vg_oplog *log, uint32_t 
 void vg_proj_free(struct vg_proj *p);
 int vg_proj_mount(struct vg_proj *p);
 bool vg_proj_dir(struct vg_proj *p, uint64_t req, const struct vg_dirrec *rec);
+/* A record of it came that was outdated on its way: it is asked for again. */
+bool vg_proj_dir_void(struct vg_proj *p, uint64_t object);
 bool vg_proj_data(struct vg_proj *p, uint64_t object, uint64_t off, uint64_t size, const void *data,
                   size_t n);
 bool vg_proj_fail(struct vg_proj *p, const Vg__Mr__Fail *m);

@@ -3,11 +3,13 @@
    view's lock. */
 #include "fs/node/proj-int.h"
 
+#include "base/fault.h"
 #include "base/mem.h"
 #include "base/util.h"
 
 #include <fcntl.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define AHEAD_MAX (4u << 20)
 
@@ -31,19 +33,28 @@ int proj_file_want(struct pnode *n) {
     return 0;
 }
 
+/* What was let through by hand never touches the node's disk. */
+static int open_backing(struct pnode *n) {
+    struct pfile *f = n->file;
+    char name[24];
+    snprintf(name, sizeof(name), "%016llx", (unsigned long long)proj_handle(n));
+    int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | (f->backing ? 0 : O_CREAT | O_TRUNC);
+    int fd = n->secret ? memfd_create("virga-secret", MFD_CLOEXEC)
+                       : openat(n->p->dirfd, name, flags, 0600);
+    if (fd < 0)
+        return -errno;
+    f->fd = fd;
+    f->memory = n->secret;
+    f->backing = true;
+    return 0;
+}
+
 int proj_pin(struct pnode *n, bool make) {
     struct pfile *f = n->file;
     if (f->fd < 0) {
-        if (!f->backing && !make)
-            return -ENOENT;
-        char name[24];
-        snprintf(name, sizeof(name), "%016llx", (unsigned long long)proj_handle(n));
-        int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | (f->backing ? 0 : O_CREAT | O_TRUNC);
-        int fd = openat(n->p->dirfd, name, flags, 0600);
-        if (fd < 0)
-            return -errno;
-        f->fd = fd;
-        f->backing = true;
+        int rc = f->backing || make ? open_backing(n) : -ENOENT;
+        if (rc < 0)
+            return rc;
     }
     if (n->nwrite && !f->held) { /* it will be written again: open until it is closed */
         f->held = true;
@@ -55,7 +66,7 @@ int proj_pin(struct pnode *n, bool make) {
 
 void proj_unpin(struct pnode *n) {
     struct pfile *f = n->file;
-    if (--f->pins == 0)
+    if (--f->pins == 0 && !f->memory)
         vg_close(&f->fd);
 }
 
@@ -221,12 +232,15 @@ static void dirty_list(struct pnode *n) {
     vg_list_push_back(&n->p->dirty, &f->dirty_link);
 }
 
-static bool range_room(struct pnode *n) {
+int proj_dirty_room(struct pnode *n) {
     struct pfile *f = n->file;
+    if (vg_fault("proj-dirty") < 0)
+        return -ENOMEM;
     struct prange *more = vg_grow(f->dirty, &f->cap_dirty, f->n_dirty + 2u, sizeof(*more));
-    if (more)
-        f->dirty = more;
-    return more != NULL;
+    if (!more)
+        return -ENOMEM;
+    f->dirty = more;
+    return 0;
 }
 
 /* Sorted, and what touches is joined. */
@@ -247,17 +261,20 @@ static void range_add(struct pfile *f, uint64_t off, uint64_t end) {
     f->dirty_bytes += end - off;
 }
 
-void proj_dirty(struct pnode *n, uint64_t off, uint64_t end) {
+int proj_dirty(struct pnode *n, uint64_t off, uint64_t end) {
     struct pfile *f = n->file;
     f->touched = true;
     dirty_list(n);
     /* One without a name is sent whole if it ever gets one: nothing to keep count of. */
-    if (end <= off || !n->names || !range_room(n))
-        return;
+    if (end <= off || !n->names)
+        return 0;
+    if (proj_dirty_room(n) < 0) /* others took what was made sure of before the write */
+        return -ENOMEM;
     range_add(f, off, end);
     if ((f->n_dirty >= PROJ_RANGES || f->dirty_bytes >= PROJ_DIRTY_FLUSH) &&
         (f->n_dirty >= PROJ_RANGES || !vg_oplog_data_full(n->p->log)))
         proj_flush_node(n);
+    return 0;
 }
 
 void proj_dirty_cut(struct pnode *n, uint64_t size) {
@@ -274,12 +291,10 @@ void proj_dirty_cut(struct pnode *n, uint64_t size) {
 }
 
 void proj_dirty_all(struct pnode *n) {
-    if (range_room(n)) {
-        n->file->n_dirty = 0;
-        n->file->dirty_bytes = 0;
-        if (n->st.size)
-            range_add(n->file, 0, n->st.size);
-    }
+    n->file->n_dirty = 0;
+    n->file->dirty_bytes = 0;
+    if (n->st.size)
+        range_add(n->file, 0, n->st.size);
     n->file->touched = true;
     dirty_list(n);
 }
@@ -408,4 +423,41 @@ void proj_file_drop(struct pnode *n) {
     }
     f->ahead = f->asked = 0;
     proj_wake(n->p, &f->waiting);
+}
+
+/* Whoever has the old backing open goes on with the new one: the number stays. */
+void proj_file_secret(struct pnode *n, bool secret) {
+    struct pfile *f = n->file;
+    if (n->secret == secret)
+        return;
+    if (!f) {
+        n->secret = secret;
+        return;
+    }
+    proj_file_drop(n);
+    n->secret = secret;
+    if (!f->backing)
+        return;
+    if (!f->memory) {
+        char name[24];
+        snprintf(name, sizeof(name), "%016llx", (unsigned long long)n->handle);
+        unlinkat(n->p->dirfd, name, 0);
+    }
+    int old = f->fd, rc = 0;
+    f->fd = -1;
+    f->backing = f->memory = false;
+    if (old < 0)
+        return;
+    if (f->pins == 0) {
+        close(old);
+        return;
+    }
+    rc = open_backing(n);
+    if (rc == 0 && dup3(f->fd, old, O_CLOEXEC) < 0)
+        rc = -errno;
+    vg_close(&f->fd);
+    f->fd = old;
+    f->backing = true;
+    if (rc < 0)
+        n->denied = true; /* neither read nor written again: it lies where it must not */
 }

@@ -328,6 +328,8 @@ int proj_op_write(struct vg_proj *p, struct pctx *c) {
         rc = proj_prepare(n, in->offset, in->offset + in->size, c);
     if (rc)
         return rc;
+    if ((rc = proj_dirty_room(n)) < 0)
+        return rc;
     int fd = proj_pin(n, true);
     if (fd < 0)
         return fd;
@@ -344,9 +346,9 @@ int proj_op_write(struct vg_proj *p, struct pctx *c) {
     }
     if (done)
         proj_changed(n, true);
-    proj_dirty(n, in->offset, end);
-    if (rc < 0)
-        return rc;
+    int noted = proj_dirty(n, in->offset, end);
+    if (rc < 0 || noted < 0)
+        return rc < 0 ? rc : noted;
     struct fuse_write_out *o = (void *)c->out;
     *o = (struct fuse_write_out){.size = (uint32_t)done};
     c->out_len = sizeof(*o);

@@ -73,6 +73,7 @@ struct pfile {
     uint64_t n_have;
     bool based;   /* blob and base are settled */
     bool backing; /* there is a backing file */
+    bool memory;  /* it is of memory, and always open: a secret's */
     int fd;       /* of it, while pins > 0 */
     unsigned pins;
     bool held;            /* one of the pins is for those who have it open for writing */
@@ -280,12 +281,15 @@ int proj_prepare(struct pnode *n, uint64_t off, uint64_t end, struct pctx *c);
 int proj_fetch_data(struct pnode *n, uint64_t off, uint64_t end, unsigned urgency);
 void proj_blob_lost(struct pnode *n);
 int proj_take_data(struct pnode *n, uint64_t off, const uint8_t *data, size_t len);
-void proj_dirty(struct pnode *n, uint64_t off, uint64_t end);
+/* Room for one more change: 0, -ENOMEM. Before it is made, so that none is forgotten. */
+int proj_dirty_room(struct pnode *n);
+int proj_dirty(struct pnode *n, uint64_t off, uint64_t end); /* 0, -ENOMEM: it is not noted */
 void proj_dirty_cut(struct pnode *n, uint64_t size);
 int proj_truncate(struct pnode *n, uint64_t size); /* here alone, not logged */
 int proj_flush_node(struct pnode *n);              /* its data into the log */
-void proj_dirty_all(struct pnode *n);
+void proj_dirty_all(struct pnode *n);              /* after proj_dirty_room */
 void proj_file_drop(struct pnode *n); /* what is here of its content: the client's is another */
+void proj_file_secret(struct pnode *n, bool secret); /* drops it, and changes where it may lie */
 void proj_before(const struct pnode *n, struct vg_oprec *r);
 
 /* Handlers: 0, PROJ_WAIT, -errno */

@@ -67,7 +67,7 @@ void proj_fetch_dir(struct vg_proj *p, struct pnode *dir) {
     f->again = false;
     f->fetch_acked = p->acked;
     f->fetch_gen = p->begins;
-    f->req = vg_links_get_dir(p->conf.links, object);
+    f->req = vg_links_get_dir_anew(p->conf.links, object);
 }
 
 void proj_learn(struct vg_proj *p, struct pnode *n) {
@@ -103,6 +103,17 @@ static bool same_thing(const struct pnode *n, const struct vg_dirent *e) {
            (n->cst.mode & S_IFMT) == (e->st.mode & S_IFMT);
 }
 
+/* What was made here is known as the client's once an Ack has told its number there. A service that
+   died takes its words with it: then the record tells. All operations on the name are done by now,
+   so what lies there is what they made; were it taken for something else, what is under way in a
+   folder would be lost with it. */
+static bool made_here(const struct pnode *n, const struct vg_dirent *e) {
+    if (n->at_client || (n->st.mode & S_IFMT) != (e->st.mode & S_IFMT))
+        return false;
+    return !n->target ||
+           (strlen(n->target) == e->target_len && !memcmp(n->target, e->target, e->target_len));
+}
+
 static bool same_state(const struct vg_mstat *a, const struct vg_mstat *b) {
     return a->size == b->size && a->mtime == b->mtime && a->ctime == b->ctime &&
            a->mode == b->mode && a->nlink == b->nlink && a->uid == b->uid && a->gid == b->gid;
@@ -120,9 +131,12 @@ static void set_object(struct vg_proj *p, struct pdent *d, uint64_t object) {
     d->object = vg_map_put_u64(&p->objects, object, d) < 0 ? 0 : object;
 }
 
-static void take_flags(struct pnode *n, const struct vg_dirent *e) {
-    n->denied = e->flags & VG_DE_DENIED;
-    n->secret = e->flags & VG_DE_SECRET;
+static void take_flags(struct vg_proj *p, struct pnode *n, const struct vg_dirent *e) {
+    bool denied = e->flags & VG_DE_DENIED, secret = e->flags & VG_DE_SECRET;
+    if (n->file && (n->denied != denied || n->secret != secret))
+        proj_notice(p, NULL, NULL, 0, n); /* the kernel has pages of it */
+    n->denied = denied;
+    proj_file_secret(n, secret);
     n->has_id = e->id != NULL;
     if (e->id)
         memcpy(n->id, e->id, VG_HASH);
@@ -140,6 +154,8 @@ static void take_state(struct vg_proj *p, struct pnode *n, const struct vg_diren
     if (n->local)
         n->st.ino = ino;
     n->at_client = true;
+    if (n->file && e->st.nlink > 1)
+        vg_map_put_u64(&p->links, e->st.ino, n);
     if (!n->dir && (e->flags & VG_DE_XATTR)) {
         n->xattr_known = n->xattr_asked = false;
         while (n->xattr) {
@@ -195,13 +211,13 @@ static bool merge_entry(struct vg_proj *p, struct pnode *dir, const struct vg_di
         d->seen = gen;
         return true;
     }
-    if (d && d->node && same_thing(d->node, e)) {
+    if (d && d->node && (same_thing(d->node, e) || made_here(d->node, e))) {
         d->seen = gen;
         set_object(p, d, e->object);
         bool ours = d->node->pend > acked || unsent(d->node) ||
                     (d->node->dir && d->node->dir->last_op > acked);
         if (!ours) {
-            take_flags(d->node, e);
+            take_flags(p, d->node, e);
             if (!same_state(&d->node->cst, &e->st))
                 take_state(p, d->node, e);
         }
@@ -221,7 +237,7 @@ static bool merge_entry(struct vg_proj *p, struct pnode *dir, const struct vg_di
         return true; /* out of memory: asked for again */
     proj_dent_set(p, d, n);
     set_object(p, d, e->object);
-    take_flags(n, e);
+    take_flags(p, n, e);
     d->seen = gen;
     if (!first)
         proj_notice(p, dir, e->name, e->name_len, NULL);

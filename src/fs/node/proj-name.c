@@ -300,7 +300,7 @@ static int link_first(struct vg_proj *p, struct pctx *c, struct pnode *n, struct
     struct pdent *d = proj_find(p, dir, name, len);
     if (!d)
         d = proj_dent_new(p, dir, name, len);
-    struct vg_logent *e = d ? vg_logent_new(p, &r) : NULL;
+    struct vg_logent *e = d && proj_dirty_room(n) == 0 ? vg_logent_new(p, &r) : NULL;
     if (!e)
         return -ENOMEM;
     proj_dent_set(p, d, n);

@@ -35,6 +35,18 @@ bool vg_proj_dir(struct vg_proj *p, uint64_t req, const struct vg_dirrec *rec) {
     return n != NULL;
 }
 
+bool vg_proj_dir_void(struct vg_proj *p, uint64_t object) {
+    pthread_mutex_lock(&p->lock);
+    struct pnode *n = by_object(p, object);
+    if (n && n->dir) {
+        n->dir->fetching = false;
+        proj_unprove(p, n);
+        proj_fetch_dir(p, n);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return n != NULL;
+}
+
 static void data_came(struct vg_proj *p, struct pnode *n, int rc) {
     struct pfile *f = n->file;
     if (rc == -EBADMSG) { /* not what the record said: believe the record's stamp alone */
@@ -235,9 +247,13 @@ static void keep_both(struct vg_proj *p, struct pnode *n, char *note, size_t max
     struct pdent *d2 = proj_find(p, dir, name, strlen(name));
     if (!d2)
         d2 = proj_dent_new(p, dir, name, strlen(name));
-    struct vg_logent *e = d2 ? vg_logent_new(p, &r) : NULL;
-    if (!e)
+    bool room = d2 && (!n->file || proj_dirty_room(n) == 0);
+    struct vg_logent *e = room ? vg_logent_new(p, &r) : NULL;
+    if (!e) {
+        vg_oplog_failed(p->log, -ENOMEM,
+                        "the node has no memory to keep both versions of a changed file");
         return;
+    }
     snprintf(note, max,
              "%.*s was changed on your machine and by the task: yours is kept, the task's is in %s",
              (int)d->len, d->name, name);

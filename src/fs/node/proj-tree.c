@@ -201,7 +201,7 @@ static void file_free(struct pnode *n) {
     proj_fail_waiting(n->p, &f->waiting, ENOENT);
     vg_blob_put(f->blob);
     vg_close(&f->fd);
-    if (f->backing) {
+    if (f->backing && !f->memory) {
         char name[24];
         snprintf(name, sizeof(name), "%016llx", (unsigned long long)n->handle);
         unlinkat(n->p->dirfd, name, 0);
