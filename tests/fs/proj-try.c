@@ -9,11 +9,14 @@
        away      the link breaks;  back: another one is made
        restart   the service is killed, and another one is started
        run       another task begins;  settle: the last one has ended
+       allow P   tasks from now on may read P, a path of the client that is private
+       fault X   the next passage of the fault point X fails: no memory
        notes     what was said to the person since */
 #include "fs/client/client.h"
 #include "fs/node/machine.h"
 
 #include "base/buf.h"
+#include "base/fault.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/util.h"
@@ -41,7 +44,7 @@ static int cut_fd = -1, service_ctl = -1;
 static pid_t service;
 static bool other_epoch;
 static uint8_t machine[VG_MID];
-static char notes[1 << 16];
+static char notes[1 << 16], allowed[128], fault[64];
 
 static void die(const char *what, const struct vg_err *err) {
     fprintf(stderr, "proj-try: %s: %s\n", what, err && err->msg[0] ? err->msg : strerror(errno));
@@ -61,6 +64,11 @@ static char *in_top(const char *name) {
 
 /* ---- the person's machine: a process of its own, which gets links over `ctl` ---- */
 
+struct begin {
+    uint64_t task;
+    char allow[128];
+};
+
 static struct vg_mirror *mirror;
 static uv_loop_t loop;
 
@@ -71,13 +79,20 @@ static void on_ctl(uv_poll_t *poll, int status, int events) {
     uv_fileno((uv_handle_t *)poll, &ctl);
     int fd = -1;
     size_t n = 1;
-    uint64_t task;
-    ssize_t got = vg_recv_fds(ctl, &task, sizeof(task), &fd, &n, 0);
+    struct begin b;
+    ssize_t got = vg_recv_fds(ctl, &b, sizeof(b), &fd, &n, 0);
     if (got <= 0)
         _exit(0);
+    uint64_t task = b.task;
     struct vg_err err = VG_ERR_INIT;
     static char *argv[] = {"true", NULL};
-    struct vg_mirror_run run = {.task = task, .argv = argv, .cwd = "/p", .path_env = "/bin"};
+    const char *allow[] = {b.allow};
+    struct vg_mirror_run run = {.task = task,
+                                .argv = argv,
+                                .cwd = "/p",
+                                .path_env = "/bin",
+                                .allow = allow,
+                                .n_allow = b.allow[0] != 0};
     static struct vg_mirror_task *tasks[1024];
     static uint64_t ids[1024];
     static size_t count;
@@ -85,6 +100,12 @@ static void on_ctl(uv_poll_t *poll, int status, int events) {
     while (i < count && ids[i] != task)
         i++;
     if (i == count) {
+        static char before[sizeof(b.allow)];
+        if (strcmp(before, b.allow) != 0) /* what was allowed goes with the tasks it was for */
+            for (size_t k = 0; k < count; k++)
+                if (tasks[k])
+                    vg_mirror_end(tasks[k]), tasks[k] = NULL;
+        memcpy(before, b.allow, sizeof(before));
         if (count == 1024 || vg_mirror_begin(mirror, &run, &tasks[i], &err) < 0)
             die("begin", &err);
         ids[count++] = task;
@@ -246,7 +267,9 @@ static void join(uint64_t task) {
     int pair[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
         die("socketpair", NULL);
-    if (vg_send_fds(service_ctl, &task, sizeof(task), &pair[1], 1, 0) < 0)
+    struct begin b = {.task = task};
+    memcpy(b.allow, allowed, sizeof(b.allow));
+    if (vg_send_fds(service_ctl, &b, sizeof(b), &pair[1], 1, 0) < 0)
         die("the service is gone", NULL);
     close(pair[1]);
     cut();
@@ -317,6 +340,11 @@ static void command(char *line, char *out, size_t max) {
         restart();
     } else if (!strcmp(line, "run")) {
         run_task(++next_task);
+    } else if (!strncmp(line, "allow ", 6)) {
+        snprintf(allowed, sizeof(allowed), "%.100s", line + 6);
+    } else if (!strncmp(line, "fault ", 6)) {
+        snprintf(fault, sizeof(fault), "%.60s", line + 6);
+        vg_fault_arm(1, ENOMEM, fault);
     } else if (!strcmp(line, "settle")) {
         vg_proj_settle(proj);
     } else if (!strcmp(line, "notes")) {
@@ -415,8 +443,7 @@ int main(int argc, char **argv) {
     kill(service, SIGKILL);
     waitpid(service, NULL, 0);
     cut();
-    while (vg_links_up(links))
-        usleep(1000);
+    vg_links_stop(links);
     vg_proj_free(proj);
     vg_links_free(links);
     vg_oplog_free(oplog);
