@@ -278,10 +278,10 @@ class Virga:
             os.rename(kept, tempfile.mkdtemp(prefix="aside-", dir=self.homes["node"]))
 
     def forget_traces(self):
-        for path, folders, _ in os.walk(self.state):
-            for name in folders:
-                if name.startswith("trace"):
-                    shutil.rmtree(os.path.join(path, name), ignore_errors=True)
+        for path, _, files in os.walk(self.state):
+            if os.path.basename(path) == "traces":
+                for name in files:
+                    os.unlink(os.path.join(path, name))
 
     def measure(self, case):
         b = self.bench
