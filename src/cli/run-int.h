@@ -63,6 +63,7 @@ struct run {
     struct vg_buf ctl_in;
     int cwd_fd, stdin_fd; /* handed on with the request; -1: none */
     int mirror_fd;        /* to the file service; -1: none */
+    char *note;           /* about its files; said when the task is accepted */
     const struct vg_spec_opts *set;
     bool bridged;
 
@@ -121,6 +122,8 @@ bool run_tty_size(uint16_t ret[4]);
 
 /* run-mirror.c: has this machine's files served to the task; sets spec.mirror. */
 int run_mirror(struct run *r, const struct vg_spec_opts *set, struct vg_err *err);
+/* Says it once the cloud has taken the task: what is refused has one sentence, not two. */
+void run_note(struct run *r, const char *text);
 /* The service spoke, or died: then another is started and goes on where it was. */
 void run_mirror_ready(struct run *r);
 /* The task has ended: its links are of no use any more. */

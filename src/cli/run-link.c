@@ -177,6 +177,10 @@ static int on_event(struct run *r, const Vg__Pb__RunEvent *ev, struct vg_err *er
     switch (ev->kind) {
     case VG__PB__RUN_EVENT__KIND__ACCEPTED:
         r->accepted = true;
+        if (r->note)
+            run_say(r, "%s", r->note);
+        free(r->note);
+        r->note = NULL;
         run_linked(r);
         break;
     case VG__PB__RUN_EVENT__KIND__QUEUED:

@@ -138,6 +138,15 @@ static int fill_spec(const struct vg_mpkt *answer, const struct vg_spec_opts *se
     return 0;
 }
 
+void run_note(struct run *r, const char *text) {
+    if (r->quiet)
+        return;
+    free(r->note);
+    r->note = r->accepted ? NULL : vg_strdup(text);
+    if (!r->note)
+        run_say(r, "%s", text);
+}
+
 int run_mirror(struct run *r, const struct vg_spec_opts *set, struct vg_err *err) {
     static struct vg_mpkt p;
     char path[PATH_MAX];
@@ -171,8 +180,8 @@ int run_mirror(struct run *r, const struct vg_spec_opts *set, struct vg_err *err
     /* The connection stays open: while it is, the service knows that somebody waits. */
     r->mirror_fd = fd;
     const char *note = vg_mpkt_get(&p, "note");
-    if (note && !r->quiet)
-        run_say(r, "%s", note);
+    if (note)
+        run_note(r, note);
     if (fill_spec(&p, set, pin) < 0)
         return vg_err_set(err, VG_PROTOCOL,
                           "the file service gave no good answer: "

@@ -245,6 +245,16 @@ static int fail(struct run *r, const struct vg_err *err) {
     return vg_reason_exit(err->reason);
 }
 
+/* Files are served to one task; several, now or later, have the nodes' own. */
+static bool without_files(struct run *r) {
+    if (!vg_spec_opts_several(&r->spec))
+        return false;
+    run_note(r, "several tasks find the nodes' own files, not this machine's: for others give "
+                "--env NAME (see 'virga env save')");
+    r->spec.has_node_files = r->spec.node_files = true;
+    return true;
+}
+
 static int print_id(struct run *r) {
     char line[VG_ID_LEN + 2];
     vg_id_format(r->task_id, line);
@@ -333,7 +343,7 @@ int vg_run_main(int argc, char **argv, bool batch) {
     if (saved && !r->dry_run && run_environment(r, &set, &err) < 0)
         return fail(r, &err);
     if (r->ep.kind == VG_ENDPOINT_TLS && !saved && !set.node_files && !r->dry_run &&
-        run_mirror(r, &set, &err) < 0)
+        !without_files(r) && run_mirror(r, &set, &err) < 0)
         return fail(r, &err);
     if (run_connect(r, false, &err) < 0)
         return fail(r, &err);

@@ -394,6 +394,10 @@ int vg_spec_opt(struct vg_spec_opts *o, struct vg_opt_state *st, int id, const c
     }
 }
 
+bool vg_spec_opts_several(const Vg__Pb__TaskSpec *s) {
+    return s->has_shards || s->n_sweep || s->gang || s->schedule;
+}
+
 static int check_group(const Vg__Pb__TaskSpec *s, struct vg_err *err) {
     if (s->n_sweep && s->gang)
         return vg_err_set(
@@ -419,6 +423,11 @@ int vg_spec_opts_check(const struct vg_spec_opts *o, struct vg_err *err) {
     if ((s->n_retry_on || s->has_backoff_usec) && !s->retries)
         return vg_err_set(err, VG_INVALID, "%s is for retries: give --retries N, too",
                           s->n_retry_on ? "--retry-on" : "--backoff");
+    if (o->snapshot && vg_spec_opts_several(s))
+        return vg_err_set(err, VG_INVALID,
+                          "--snapshot copies for one task: give several a saved environment "
+                          "('virga env save NAME', then --env NAME), or put the files into a "
+                          "pool's shared folder");
     if (s->schedule && o->follow)
         return vg_err_set(
             err, VG_INVALID,

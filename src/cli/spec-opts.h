@@ -37,5 +37,7 @@ const struct vg_opt *vg_spec_table(bool batch, size_t *ret_n);
 void vg_spec_opts_init(struct vg_spec_opts *o, bool batch);
 /* Takes one option that vg_opt_next() returned. 0, or VG_OPT_ERROR with st->err set. */
 int vg_spec_opt(struct vg_spec_opts *o, struct vg_opt_state *st, int id, const char *arg);
+/* It makes more than one task, now or later. */
+bool vg_spec_opts_several(const Vg__Pb__TaskSpec *s);
 /* What can be said only when all options are known. 0, or -errno with err. */
 int vg_spec_opts_check(const struct vg_spec_opts *o, struct vg_err *err);

@@ -291,6 +291,8 @@ def test_a_command_runs_in_an_image(cloud, rootfs, tmp_path):
     # straight from a file: imported on the way
     r = cloud.vrun("-q", "--image", str(tmp_path / "image"), "/etc/hello")
     assert r.returncode == 7 and r.stdout.endswith(b"hello\nhello\n")
+    r = cloud.run(["vbatch", "-f", "--env", "image", "-N", "3", "/etc/hello"])  # several tasks, the same files
+    assert r.returncode == 7 and r.stdout.count(b"] hello\n") == 6, r.stderr
     r = cloud.vrun("--env", "nothing", "true")
     assert r.returncode == 125 and b"there is no environment 'nothing'" in r.stderr
 
