@@ -13,11 +13,13 @@ static void read_xattrs(struct vg_job *j) {
     char link[40], names[4096];
     Vg__Mr__Xattr xattr[64], *each[64];
     uint8_t *value = NULL;
-    vg_auto_fd int fd = vg_open_beneath(j->read.root_fd, j->path, O_PATH);
-    if (fd < 0) {
-        j->err = fd;
+    vg_auto_fd int fd = vg_open_beneath(j->read.root_fd, j->read.path, O_PATH);
+    struct stat st;
+    j->err = fd < 0 ? fd : fstat(fd, &st) < 0 ? -errno : 0;
+    if (j->err == 0 && j->read.want.ino && j->read.want.ino != st.st_ino)
+        j->err = -ESTALE; /* another thing has its name */
+    if (j->err < 0)
         return;
-    }
     snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
     ssize_t n = listxattr(link, names, sizeof(names));
     Vg__Mr__Fail fail = VG__MR__FAIL__INIT;

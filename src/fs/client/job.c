@@ -94,11 +94,23 @@ static void fail_files_of(struct vg_mlink *l, const struct vg_cobj *folder, int 
         }
 }
 
+/* The worker went by a path. An operation may have moved the thing meanwhile, or a folder above it:
+   then the path led nowhere, or to something else. Here nothing can come between. */
+static bool moved_away(const struct vg_job *j, const struct vg_cobj *o) {
+    if (vg_cobj_gone(o))
+        return false;
+    if (j->err == -ENOENT || j->err == -ENOTDIR || j->err == -ELOOP || j->err == -ESTALE)
+        return true;
+    const struct vg_mstat *st = vg_cobj_told(o);
+    return j->err == 0 && j->kind == VG_MI_DIR && st &&
+           (st->ino != j->scan.st.ino || st->dev != j->scan.st.dev);
+}
+
 static void done_dir(struct vg_job *j) {
     struct vg_mlink *l = j->l;
     struct vg_cobj *folder = vg_ctree_get(j->m->tree, j->object);
     struct vg_buf rec = {0}, frames = {0};
-    int r = j->err;
+    int r = moved_away(j, folder) ? -EAGAIN : j->err;
     if (r == 0 && j->scan.far)
         vg_watch_far(j->m->watch, folder);
     if (r == 0)
@@ -173,6 +185,19 @@ static void done_data(struct vg_job *j) {
         vg_mlink_close(l, "out of memory");
 }
 
+static void done_xattrs(struct vg_job *j) {
+    const struct vg_cobj *o = vg_ctree_get(j->m->tree, j->object);
+    char path[PATH_MAX];
+    if (moved_away(j, o) && vg_cobj_path(o, path, sizeof(path)) >= 0) {
+        j->read.path = path;
+        vg_job_work(&j->work);
+    }
+    if (j->err < 0)
+        fail_errno(j->l, j->req, o, j->err == -ESTALE ? -ENOENT : j->err);
+    else if (vg_mlink_put(j->l, true, &j->frame) < 0)
+        vg_mlink_close(j->l, "out of memory");
+}
+
 static void done(uv_work_t *w, int status) {
     struct vg_job *j = w->data;
     struct vg_mlink *l = j->l;
@@ -184,10 +209,8 @@ static void done(uv_work_t *w, int status) {
             done_dir(j);
         else if (j->kind == VG_MI_DATA)
             done_data(j);
-        else if (j->err < 0)
-            fail_errno(l, j->req, vg_ctree_get(j->m->tree, j->object), j->err);
-        else if (vg_mlink_put(l, true, &j->frame) < 0)
-            vg_mlink_close(l, "out of memory");
+        else
+            done_xattrs(j);
     }
     bool alive = l && !l->closed;
     job_free(j);
@@ -383,6 +406,9 @@ static enum begun start(struct vg_mlink *l, struct vg_mitem *it) {
     if (it->kind == VG_MI_DATA)
         return start_leaf(l, it, o);
     struct vg_job *j = job_new(l, it, o);
+    const struct vg_mstat *st = vg_cobj_told(o);
+    if (j && st)
+        j->read.want = *st;
     if (j && job_start(j) < 0)
         vg_mlink_close(l, "out of memory");
     return OVER;
