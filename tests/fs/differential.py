@@ -159,7 +159,7 @@ class Side:
 
     def contents(self, rel):
         with open(self.p(rel), "rb", opener=lambda p, f: os.open(p, f | os.O_NONBLOCK)) as f:  # a fifo has no end
-            return hashlib.sha1(f.read()).hexdigest()
+            return hashlib.sha1(f.read() or b"").hexdigest()  # a fifo with a writer has nothing yet
 
 
 class Walk:
@@ -315,7 +315,7 @@ def work(args):
     plain = os.environ["PLAIN"]
     a, b, walk = Side(view), Side(plain), Walk(args.seed)
     trouble = random.Random(args.seed + 1)
-    counts = {}
+    counts, last = {}, None
     os.umask(0o022)
     for i in range(args.ops):
         op = walk.next()
@@ -323,6 +323,10 @@ def work(args):
         counts[op[0], rb[0]] = counts.get((op[0], rb[0]), 0) + 1
         if ra != rb:
             print(f"operation {i} of seed {args.seed}: {brief(op)}: the view says {ra}, the plain folder {rb}")
+            differences(tree(view), tree(plain), "view, plain")
+            print("barrier:", ctl("barrier"), "last trouble:", last)
+            differences(tree(client), tree(plain), "client, plain")
+            differences(tree(view), tree(client), "later: view, client")
             return 1
         if i >= args.look:
             what = f"operation {i} of seed {args.seed}: {brief(op)}: {ra}"
@@ -338,10 +342,13 @@ def work(args):
         if op[0] == "close":
             walk.slots.discard(op[1])
         if args.cuts and trouble.random() < 0.003:
+            last = f"{i} cut"
             ctl("cut")
         if args.restarts and trouble.random() < 0.0005:
+            last = f"{i} restart"
             ctl("restart")
         if trouble.random() < 0.0005:
+            last = f"{i} run"
             ctl("run")
         if (i + 1) % args.every == 0 and compare(args, ctl, view, client, plain, f"after {i + 1}"):
             print(f"seed {args.seed}")
