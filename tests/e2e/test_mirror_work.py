@@ -47,7 +47,7 @@ def test_what_only_the_laptop_has_is_found(far):
     ["sh", "-c", "tar --sort=name -C /usr/share/doc/bash -cf - . | sha256sum"],
     ["sh", "-c", "cat /usr/bin/gcc /usr/lib/x86_64-linux-gnu/libcrypto.so.3 | sha256sum"],
     ["dpkg", "-l", "bash"],
-    ["sh", "-c", "apt list --installed 2>/dev/null | sha256sum"],
+    ["sh", "-c", "dpkg-query -W | sha256sum"],
     ["node", "-e", "console.log(process.version, require('path').join('a', '..', 'b'), require('fs').readdirSync('/opt/only-here'))"],
     ["sh", "-c", "printf 'int main(){return 3;}' | g++ -x c++ -o /tmp/a.out - && /tmp/a.out; echo $?"],
     ["awk", "-F:", "{ n += $3 } END { print n, NR }", "/etc/passwd"],
@@ -55,7 +55,7 @@ def test_what_only_the_laptop_has_is_found(far):
     ["sh", "-c", "ssh-keygen -q -t ed25519 -N '' -f /tmp/k && ssh-keygen -l -f /tmp/k.pub | cut -d' ' -f1,4"],
     ["sh", "-c", "cd /usr/lib/git-core && ls -i | wc -l && ls | sha256sum"],
     ["sh", "-c", "grep -rl 'sub new' /usr/share/perl5 | sort | sha256sum"],
-    ["sh", "-c", "md5sum $(ls -d /usr/bin/* | head -n 60) 2>&1 | sort | sha256sum"],
+    ["sh", "-c", "md5sum $(ls -d /usr/bin/* | head -n 20) 2>&1 | sort | sha256sum"],
     ["sh", "-c", "man -w bash 2>/dev/null; locale -a | sort; date -d @0 +%Z; TZ=Europe/Berlin date -d @0 +%H"],
     ["bash", "-lc", "shopt | sort | sha256sum; type -t ls; echo ~ ~root"],
     ["sh", "-c", "dd if=/usr/lib/x86_64-linux-gnu/libcrypto.so.3 bs=7001 skip=100 count=50 status=none | sha256sum"],
@@ -69,6 +69,8 @@ def test_what_only_the_laptop_has_is_found(far):
     ["sh", "-c", "test -w /usr/bin && test -x /usr/bin/git && ! test -e /opt/nothing && echo $?"],
 ], ids=lambda argv: os.path.basename(argv[0]) + "-" + str(len(" ".join(argv))))
 def test_tools_say_the_same(far, argv):
+    if not shutil.which(argv[0], path=far.laptop.env["PATH"]):
+        pytest.skip(f"{argv[0]} is not installed")
     same(far.laptop, *argv, sort=argv[0] == "find")
 
 

@@ -203,6 +203,7 @@ class Cloud:
         return "\n".join(parts)
 
     def remove(self):
+        self.kill_leftovers()  # a file service that lives on would write into its home again
         shutil.rmtree(self.work, ignore_errors=True)
         shutil.rmtree(self.home, ignore_errors=True)
 
