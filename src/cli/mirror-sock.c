@@ -216,6 +216,7 @@ int vg_mirror_sock_start(const char *path, struct vg_err *err) {
 
 int vg_mirror_sock_call(int fd, struct vg_mpkt *p, struct vg_err *err) {
     struct pollfd pf = {.fd = fd, .events = POLLIN};
+    size_t asked = p->n;
     int r = vg_mpkt_send(fd, p);
     if (r == 0) {
         int k;
@@ -223,8 +224,10 @@ int vg_mirror_sock_call(int fd, struct vg_mpkt *p, struct vg_err *err) {
             ;
         r = k > 0 ? vg_mpkt_recv(fd, p) : -ETIMEDOUT;
     }
-    if (r <= 0)
+    if (r <= 0) {
+        p->n = asked; /* nothing came: it can be asked again */
         return vg_err_sys(err, r < 0 ? r : -ECONNRESET, "the file service does not answer");
+    }
     const char *error = vg_mpkt_get(p, "error"), *reason = vg_mpkt_get(p, "reason");
     uint64_t wire = VG_INTERNAL;
     if (!error)

@@ -18,6 +18,7 @@
 
 #define ARGS_MAX 64 /* enough to know the command again */
 #define ARG_MAX_LEN 1024
+#define CALLS_MAX 3
 #define VIEWS_MAX 16
 #define GROUPS_MAX 1024
 
@@ -147,6 +148,22 @@ void run_note(struct run *r, const char *text) {
         run_say(r, "%s", text);
 }
 
+/* One that was about to end when it was called did nothing: the next is asked. */
+static int call_service(const char *path, struct vg_mpkt *p, struct vg_err *err) {
+    for (int tries = 0;; tries++) {
+        int fd = vg_mirror_sock_start(path, err);
+        if (fd < 0)
+            return fd;
+        int e = vg_mirror_sock_call(fd, p, err);
+        if (e == 0)
+            return fd;
+        close(fd);
+        if (tries == CALLS_MAX - 1 || (e != -ECONNRESET && e != -EPIPE))
+            return e;
+        *err = VG_ERR_INIT;
+    }
+}
+
 int run_mirror(struct run *r, const struct vg_spec_opts *set, struct vg_err *err) {
     static struct vg_mpkt p;
     char path[PATH_MAX];
@@ -170,13 +187,9 @@ int run_mirror(struct run *r, const struct vg_spec_opts *set, struct vg_err *err
     if (add_paths(&p, "writable", set->writable, set->n_writable, err) < 0 ||
         add_paths(&p, "allow", set->allow, set->n_allow, err) < 0)
         return err->code;
-    int fd = vg_mirror_sock_start(path, err);
+    int fd = call_service(path, &p, err);
     if (fd < 0)
         return fd;
-    if (vg_mirror_sock_call(fd, &p, err) < 0) {
-        close(fd);
-        return err->code;
-    }
     /* The connection stays open: while it is, the service knows that somebody waits. */
     r->mirror_fd = fd;
     const char *note = vg_mpkt_get(&p, "note");
