@@ -20,6 +20,11 @@ struct amine { /* the state in which we left an inode */
     uint64_t dev, size;
     int64_t mtime, ctime;
 };
+#define APPLY_LEFT 16384 /* of these, so many last ones outlive the service */
+struct aleft {
+    uint64_t count, ino;
+    struct amine m;
+};
 struct achange {
     uint64_t object, op, number;
     struct vg_mstat st;
@@ -38,7 +43,8 @@ struct aview {
 struct vg_apply {
     struct vg_apply_conf conf;
     char *node;
-    int state_fd;
+    int state_fd, left_fd;
+    uint64_t n_left;
     struct aview *views;
     size_t n_views;
     uint64_t done, closed, said, strays;
@@ -86,6 +92,7 @@ void apply_drop_dir(struct vg_apply *a);
 bool apply_expected(struct vg_apply *a, const struct aop *o, const struct stat *st);
 bool apply_is_mine(const struct vg_apply *a, const struct stat *st);
 void apply_left(struct vg_apply *a, const struct stat *st);
+void apply_load_left(struct vg_apply *a); /* what an earlier life left */
 /* Says in the next Ack what became of it, and to the tree that this was us. */
 void apply_tell(struct vg_apply *a, const struct aop *o, const char *path, uint64_t object,
                 const struct stat *st);

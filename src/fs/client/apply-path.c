@@ -195,22 +195,48 @@ bool apply_expected(struct vg_apply *a, const struct aop *o, const struct stat *
     return o->op->before.len == VG_HASH && !memcmp(o->op->before.data, stamp, VG_HASH);
 }
 
-void apply_left(struct vg_apply *a, const struct stat *st) {
-    if (!S_ISREG(st->st_mode) && !S_ISLNK(st->st_mode))
-        return;
-    struct amine *m = vg_map_get_u64(&a->mine, st->st_ino);
+static void set_mine(struct vg_apply *a, uint64_t ino, const struct amine *is) {
+    struct amine *m = vg_map_get_u64(&a->mine, ino);
     if (!m) {
         if (vg_map_len(&a->mine) >= APPLY_MINE_MAX)
             return;
         m = vg_alloc(sizeof(*m));
-        if (!m || vg_map_put_u64(&a->mine, st->st_ino, m) < 0) {
+        if (!m || vg_map_put_u64(&a->mine, ino, m) < 0) {
             free(m);
             return; /* a later change of the node may be taken for a conflict: both are kept */
         }
     }
+    *m = *is;
+}
+
+/* A node logs operations before it hears what became of earlier ones, so they say what it believed
+   then: who left the file as it is now must be known after a restart, too. Written behind the
+   operation; one that was not is the operation that is done again. */
+void apply_left(struct vg_apply *a, const struct stat *st) {
+    if (!S_ISREG(st->st_mode) && !S_ISLNK(st->st_mode))
+        return;
     struct vg_mstat s;
     vg_mstat_from(&s, st);
-    *m = (struct amine){s.dev, s.size, s.mtime, s.ctime};
+    struct aleft e = {++a->n_left, st->st_ino, {s.dev, s.size, s.mtime, s.ctime}};
+    set_mine(a, e.ino, &e.m);
+    /* Without it both are kept after a restart: not worth stopping for. */
+    if (pwrite(a->left_fd, &e, sizeof(e), (off_t)(e.count % APPLY_LEFT * sizeof(e))) < 0)
+        errno = 0;
+}
+
+void apply_load_left(struct vg_apply *a) {
+    vg_auto_free struct aleft *e = vg_alloc(APPLY_LEFT * sizeof(*e));
+    if (!e)
+        return;
+    ssize_t got = pread(a->left_fd, e, APPLY_LEFT * sizeof(*e), 0);
+    size_t n = got > 0 ? (size_t)got / sizeof(*e) : 0;
+    for (size_t i = 0; i < n; i++)
+        a->n_left = e[i].count % APPLY_LEFT == i ? VG_MAX(a->n_left, e[i].count) : a->n_left;
+    for (size_t i = 1; i <= APPLY_LEFT; i++) { /* the oldest first */
+        const struct aleft *at = e + (a->n_left + i) % APPLY_LEFT;
+        if ((size_t)(at - e) < n && at->count && at->ino)
+            set_mine(a, at->ino, &at->m);
+    }
 }
 
 struct achange *apply_change(struct vg_apply *a, uint64_t object) {

@@ -43,6 +43,13 @@ static int open_state(struct vg_apply *a) {
         a->done = a->closed = s.doing - 1;
         a->resumed = true;
     }
+    vg_auto_free char *left = vg_fmt("%s/left-%s", a->conf.state, hex);
+    if (!left)
+        return -ENOMEM;
+    a->left_fd = open(left, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (a->left_fd < 0)
+        return -errno;
+    apply_load_left(a);
     return 0;
 }
 
@@ -51,7 +58,7 @@ int vg_apply_new(const struct vg_apply_conf *conf, struct vg_apply **ret) {
     if (!a)
         return -ENOMEM;
     a->conf = *conf;
-    a->state_fd = a->fd = a->dir_fd = a->made_fd = -1;
+    a->state_fd = a->left_fd = a->fd = a->dir_fd = a->made_fd = -1;
     a->node = vg_strdup(conf->node ? conf->node : "the node");
     a->kept = vg_alloc(APPLY_KEPT * sizeof(struct achange));
     int rc = a->node && a->kept ? open_state(a) : -ENOMEM;
@@ -114,6 +121,7 @@ void vg_apply_free(struct vg_apply *a) {
     }
     free(a->views);
     vg_close(&a->state_fd);
+    vg_close(&a->left_fd);
     free(a->node);
     free(a);
 }
