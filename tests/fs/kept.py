@@ -141,8 +141,8 @@ def main():
     args = ap.parse_args()
     if "VIEW" in os.environ:
         return work()
-    if os.geteuid() != 0:
-        print("skipped: mounting needs root")
+    if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
+        print("mounting needs root and /dev/fuse")
         return 77
     top = tempfile.mkdtemp(prefix="virga-kept-")
     try:
