@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <threads.h>
 #include <zstd.h>
 
 #define DIR_HEAD 24u
@@ -175,13 +176,35 @@ int vg_mw_msg(struct vg_buf *out, const Vg__Mr__Msg *m) {
     return 0;
 }
 
-/* One a thread, made at its first use: setting up the tables anew costs as much as a small file. It
-   holds nothing of what went through it. */
+static once_flag once = ONCE_FLAG_INIT;
+static tss_t context;
+static bool has_context;
+
+static void context_free(void *ctx) {
+    ZSTD_freeCCtx(ctx);
+}
+
+static void context_init(void) {
+    has_context = tss_create(&context, context_free) == thrd_success;
+}
+
+/* One a thread, made at its first use and gone with the thread, or NULL: setting up the tables anew
+   costs as much as a small file. It holds nothing of what went through it. */
+static ZSTD_CCtx *context_of_thread(void) {
+    call_once(&once, context_init);
+    ZSTD_CCtx *ctx = has_context ? tss_get(context) : NULL;
+    if (ctx || !has_context || !(ctx = ZSTD_createCCtx()))
+        return ctx;
+    if (tss_set(context, ctx) == thrd_success)
+        return ctx;
+    ZSTD_freeCCtx(ctx);
+    return NULL;
+}
+
 static size_t squeeze(void *to, size_t room, const void *data, size_t len, int level) {
-    static _Thread_local ZSTD_CCtx *ctx;
-    if (!ctx && !(ctx = ZSTD_createCCtx()))
-        return ZSTD_compress(to, room, data, len, level);
-    return ZSTD_compressCCtx(ctx, to, room, data, len, level);
+    ZSTD_CCtx *ctx = context_of_thread();
+    return ctx ? ZSTD_compressCCtx(ctx, to, room, data, len, level)
+               : ZSTD_compress(to, room, data, len, level);
 }
 
 /* A frame: head, then the bytes, packed where that saves at least 5 %. */
