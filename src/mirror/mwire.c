@@ -79,12 +79,13 @@ static int next_dir(struct vg_mw_in *in, struct vg_mw_frame *f, const uint8_t *p
 
 /* Exactly one leaf, or what is left of the file. */
 static int next_data(struct vg_mw_in *in, struct vg_mw_frame *f, const uint8_t *p, size_t n) {
-    if (n < DATA_HEAD || vg_le_get32(p + 36) != 0)
+    if (n < DATA_HEAD)
         return -EBADMSG;
     f->req = vg_le_get64(p);
     f->object = vg_le_get64(p + 8);
     f->offset = vg_le_get64(p + 16);
     f->size = vg_le_get64(p + 24);
+    f->tag = vg_le_get32(p + 36);
     if (f->size > INT64_MAX || f->offset % VG_LEAF || f->offset > f->size ||
         (f->offset == f->size && f->size != 0))
         return -EBADMSG;
@@ -247,8 +248,8 @@ int vg_mw_dir(struct vg_buf *out, uint64_t req, uint64_t object, uint64_t seq, c
     }
 }
 
-int vg_mw_data(struct vg_buf *out, uint64_t req, uint64_t object, uint64_t offset, uint64_t size,
-               const void *data, size_t len, int level) {
+static int put_data(struct vg_buf *out, uint64_t req, uint64_t object, uint64_t offset,
+                    uint64_t size, uint32_t tag, const void *data, size_t len, int level) {
     if (offset % VG_LEAF || offset > size || len > size - offset || (len == 0 && size != 0) ||
         (len % VG_LEAF && offset + len != size))
         return -EINVAL;
@@ -256,7 +257,7 @@ int vg_mw_data(struct vg_buf *out, uint64_t req, uint64_t object, uint64_t offse
     vg_le_put64(head, req);
     vg_le_put64(head + 8, object);
     vg_le_put64(head + 24, size);
-    vg_le_put32(head + 36, 0);
+    vg_le_put32(head + 36, tag);
     for (size_t at = 0;;) {
         size_t n = len - at < VG_LEAF ? len - at : VG_LEAF;
         vg_le_put64(head + 16, offset + at);
@@ -267,6 +268,16 @@ int vg_mw_data(struct vg_buf *out, uint64_t req, uint64_t object, uint64_t offse
         if (r < 0 || at == len)
             return r;
     }
+}
+
+int vg_mw_data(struct vg_buf *out, uint64_t req, uint64_t object, uint64_t offset, uint64_t size,
+               const void *data, size_t len, int level) {
+    return put_data(out, req, object, offset, size, 0, data, len, level);
+}
+
+int vg_mw_data_of(struct vg_buf *out, uint64_t req, uint64_t object, uint64_t offset,
+                  const struct vg_mstat *st, const void *data, size_t len, int level) {
+    return put_data(out, req, object, offset, st->size, vg_state_tag(st), data, len, level);
 }
 
 int vg_mw_write(struct vg_buf *out, uint64_t op, uint64_t object, uint64_t offset, const void *data,

@@ -20,6 +20,7 @@ struct vg_mw_frame {
     Vg__Mr__Msg *msg; /* owned by the frame: vg_mw_frame_done */
     /* DIR, DATA: req, object; DIR: seq; DATA: offset, size; WRITE: op, object, offset */
     uint64_t req, object, seq, offset, size, op;
+    uint32_t tag; /* DATA: vg_state_tag of the state it was read in; 0: not said */
     /* DIR: a piece of the record; DATA: exactly one leaf, or the end of the file; WRITE: bytes.
        Unpacked; valid until the next call. */
     const uint8_t *data;
@@ -47,6 +48,9 @@ int vg_mw_dir(struct vg_buf *out, uint64_t req, uint64_t object, uint64_t seq, c
 /* Whole leaves, or up to the end of the file (else -EINVAL): a frame for each. */
 int vg_mw_data(struct vg_buf *out, uint64_t req, uint64_t object, uint64_t offset, uint64_t size,
                const void *data, size_t len, int level);
+/* The same, naming the state that the bytes belong to. */
+int vg_mw_data_of(struct vg_buf *out, uint64_t req, uint64_t object, uint64_t offset,
+                  const struct vg_mstat *st, const void *data, size_t len, int level);
 int vg_mw_write(struct vg_buf *out, uint64_t op, uint64_t object, uint64_t offset, const void *data,
                 size_t len, int level);
 

@@ -36,6 +36,17 @@ void vg_leaf_hash(const void *data, size_t n, uint8_t out[VG_HASH]) {
         abort();
 }
 
+uint32_t vg_state_tag(const struct vg_mstat *st) {
+    const uint64_t part[] = {st->dev, st->ino, st->size, (uint64_t)st->mtime, (uint64_t)st->ctime};
+    uint64_t h = UINT64_C(0xcbf29ce484222325);
+    for (size_t i = 0; i < sizeof(part) / sizeof(part[0]); i++) {
+        h = (h ^ part[i]) * UINT64_C(0x9e3779b97f4a7c15);
+        h ^= h >> 29;
+    }
+    uint32_t tag = (uint32_t)(h >> 32) ^ (uint32_t)h;
+    return tag ? tag : 1;
+}
+
 void vg_stamp(const uint8_t machine[VG_MID], const struct vg_mstat *st, uint8_t out[VG_HASH]) {
     uint8_t b[VG_MID + 40];
     memcpy(b, machine, VG_MID);

@@ -34,6 +34,9 @@ void vg_mstat_from(struct vg_mstat *out, const struct stat *st);
 /* SHA-256 over (machine, dev, ino, size, mtime, ctime). */
 void vg_stamp(const uint8_t machine[VG_MID], const struct vg_mstat *st, uint8_t out[VG_HASH]);
 
+/* A short name of the same state, never 0: enough to tell two states of one file apart. */
+uint32_t vg_state_tag(const struct vg_mstat *st);
+
 static inline uint64_t vg_leaves(uint64_t size) { /* an empty file has one leaf of 0 bytes */
     return size ? (size + VG_LEAF - 1) / VG_LEAF : 1;
 }

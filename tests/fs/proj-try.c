@@ -222,12 +222,16 @@ static void on_dir(void *user, uint64_t req, const struct vg_dirrec *rec) {
         vg_proj_dir(proj, req, rec);
 }
 
-static void on_data(void *user, uint64_t req, uint64_t object, uint64_t off, uint64_t size,
-                    const void *data, size_t n) {
+static void on_missed(void *user, uint64_t object) {
+    (void)user;
+    if (proj)
+        vg_proj_missed(proj, object);
+}
+static bool on_data(void *user, uint64_t req, uint64_t object, uint64_t off, uint64_t size,
+                    uint32_t tag, const void *data, size_t n) {
     (void)user;
     (void)req;
-    if (proj)
-        vg_proj_data(proj, object, off, size, data, n);
+    return !proj || vg_proj_data(proj, object, off, size, tag, data, n) >= 0;
 }
 
 static void on_fail(void *user, const Vg__Mr__Fail *m) {
@@ -385,6 +389,7 @@ static void start_node(void) {
                                            .inval = on_inval,
                                            .dir = on_dir,
                                            .data = on_data,
+                                           .missed = on_missed,
                                            .fail = on_fail,
                                            .ack = on_ack,
                                            .note = on_note,

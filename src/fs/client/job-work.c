@@ -65,8 +65,11 @@ static void read_data(struct vg_job *j) {
     j->err = vg_leaf_read(&j->read, leaf);
     if (j->err == 0) {
         int level = j->level && vg_leaf_shrinks(leaf, j->read.len) ? j->level : 0;
-        j->err = vg_mw_data(&j->frame, j->req, j->object, j->read.offset, j->read.want.size, leaf,
-                            j->read.len, level);
+        /* Torn reads belong to no state. */
+        j->err = j->read.torn_is_fine ? vg_mw_data(&j->frame, j->req, j->object, j->read.offset,
+                                                   j->read.want.size, leaf, j->read.len, level)
+                                      : vg_mw_data_of(&j->frame, j->req, j->object, j->read.offset,
+                                                      &j->read.want, leaf, j->read.len, level);
     }
     free(leaf);
 }

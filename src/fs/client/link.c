@@ -104,7 +104,7 @@ static struct vg_mframe *next_frame(struct vg_mlink *l) {
 /* When all that was told has left: asks the node to say so when it has it. */
 static void mark(struct vg_mlink *l) {
     if (l->closed || l->marking || l->backlog || !vg_list_empty(&l->queue[VG_MP_FOLDER]) ||
-        vg_map_len(&l->told) == 0)
+        (vg_map_len(&l->told) == 0 && !l->all_at))
         return;
     Vg__Mr__Mark m = VG__MR__MARK__INIT;
     Vg__Mr__Msg msg = VG__MR__MSG__INIT;
@@ -119,6 +119,7 @@ static void mark(struct vg_mlink *l) {
 
 void vg_mlink_marked(struct vg_mlink *l, uint64_t number) {
     l->marking = false;
+    vg_mpeer_marked(l, number);
     if (number == l->tellings) {
         vg_map_done(&l->told);
         l->told = (struct vg_map){0};
@@ -283,11 +284,7 @@ void vg_mlink_close(struct vg_mlink *l, const char *why) {
     l->cur = NULL;
     l->backlog = 0;
     if (l->peer)
-        vg_mpeer_doubt(l);
-    vg_map_done(&l->told);
-    if (l->peer && --l->peer->links == 0 && !l->peer->named)
-        vg_mpeer_free(l->peer);
-    l->peer = NULL;
+        vg_mpeer_left(l);
     if (l->task)
         l->task->links--;
     vg_list_remove(&l->link);

@@ -78,6 +78,16 @@ bool vg_mpeer_outdated(const struct vg_mpeer *p, const struct vg_cobj *folder) {
     return seq && vg_cobj_changed_at(folder) > seq_from(seq);
 }
 
+void vg_mpeer_marked(struct vg_mlink *l, uint64_t number) {
+    struct vg_mpeer *who[] = {l->peer, l->m->orphan};
+    if (!l->all_at || number < l->all_at || !l->hello)
+        return;
+    l->all_at = 0;
+    for (size_t i = 0; i < VG_COUNT(who); i++)
+        if (who[i] && who[i]->lost <= l->all_of)
+            who[i]->lost = 0;
+}
+
 void vg_mpeer_doubt(struct vg_mlink *l) {
     vg_map_for_each (s, &l->told) {
         struct vg_cobj *folder = s->value;
@@ -109,28 +119,67 @@ void vg_mpeer_on_change(void *mirror, struct vg_cobj *folder, const uint8_t *act
     }
 }
 
+/* `daemon`: NULL: for whoever hears it. */
+static int send_all(struct vg_mlink *l, ProtobufCBinaryData *daemon, size_t n) {
+    Vg__Mr__Inval inval = VG__MR__INVAL__INIT;
+    Vg__Mr__Msg msg = VG__MR__MSG__INIT;
+    inval.has_all = inval.all = true;
+    inval.has_seq = true;
+    inval.seq = vg_ctree_seq(l->m->tree);
+    inval.daemon = daemon;
+    inval.n_daemon = n;
+    msg.body_case = VG__MR__MSG__BODY_INVAL;
+    msg.inval = &inval;
+    l->all_at = ++l->tellings;
+    l->all_of = l->m->losses;
+    return vg_mlink_msg(l, &msg);
+}
+
+/* Nobody may believe anything. Nodes that have no link now hear it from the next one. */
 void vg_mpeer_lost(struct vg_mirror *m) {
-    vg_list_for_each (it, &m->peers)
-        forget_folders(vg_list_entry(it, struct vg_mpeer, link));
+    m->losses++;
+    vg_list_for_each (it, &m->peers) {
+        struct vg_mpeer *p = vg_list_entry(it, struct vg_mpeer, link);
+        forget_folders(p);
+        p->lost = m->losses;
+    }
     vg_list_for_each_safe (it, &m->links) {
         struct vg_mlink *l = vg_list_entry(it, struct vg_mlink, link);
-        Vg__Mr__Inval inval = VG__MR__INVAL__INIT;
-        Vg__Mr__Msg msg = VG__MR__MSG__INIT;
-        inval.has_all = inval.all = true;
-        inval.has_seq = true;
-        inval.seq = vg_ctree_seq(m->tree);
-        msg.body_case = VG__MR__MSG__BODY_INVAL;
-        msg.inval = &inval;
-        if (!l->closed && vg_mlink_msg(l, &msg) < 0)
+        if (!l->closed && send_all(l, NULL, 0) < 0)
             vg_mlink_close(l, "out of memory");
     }
 }
 
-static int send_inval(struct vg_mlink *l, const uint64_t *folder, size_t n) {
+/* Everything is unproven for nodes that have not confirmed it. One that has no name (of a link that
+   broke early) means all. */
+static int send_losses(struct vg_mlink *l) {
+    size_t n = 0, max = 0;
+    bool nameless = false;
+    if (l->m->losses == 0 || l->all_of == l->m->losses)
+        return 0; /* none, or it was found just now and said */
+    vg_list_for_each (it, &l->m->peers)
+        max++;
+    vg_auto_free ProtobufCBinaryData *daemon = vg_alloc((max + 1) * sizeof(*daemon));
+    if (!daemon)
+        return -ENOMEM;
+    vg_list_for_each (it, &l->m->peers) {
+        struct vg_mpeer *p = vg_list_entry(it, struct vg_mpeer, link);
+        if (!p->lost || p == l->peer || (!p->named && p != l->m->orphan))
+            continue;
+        nameless = nameless || !p->named;
+        daemon[n++] = (ProtobufCBinaryData){VG_MID, p->daemon};
+    }
+    if (n == 0)
+        return 0;
+    int r = send_all(l, nameless ? NULL : daemon, nameless ? 0 : n);
+    return r == 0 && l->closed ? -EPIPE : r;
+}
+
+static int send_inval(struct vg_mlink *l, const uint64_t *folder, size_t n, uint64_t seq) {
     Vg__Mr__Inval inval = VG__MR__INVAL__INIT;
     Vg__Mr__Msg msg = VG__MR__MSG__INIT;
     inval.has_seq = true;
-    inval.seq = vg_ctree_seq(l->m->tree);
+    inval.seq = seq;
     inval.folder = (uint64_t *)folder;
     inval.n_folder = n;
     msg.body_case = VG__MR__MSG__BODY_INVAL;
@@ -140,7 +189,7 @@ static int send_inval(struct vg_mlink *l, const uint64_t *folder, size_t n) {
 
 /* Sending may find the link broken and close it, which puts more into the map: so what is in it now
    is written down first. -EPIPE: the link is closed. */
-static int send_map(struct vg_mlink *l, const struct vg_map *map) {
+static int send_map_at(struct vg_mlink *l, const struct vg_map *map, uint64_t seq) {
     size_t n = 0, max = vg_map_len(map);
     if (max == 0)
         return 0;
@@ -151,9 +200,34 @@ static int send_map(struct vg_mlink *l, const struct vg_map *map) {
         folder[n++] = s->hash;
     int r = 0;
     for (size_t at = 0; r == 0 && at < n; at += INVAL_MAX) {
-        r = send_inval(l, folder + at, VG_MIN(n - at, INVAL_MAX));
+        r = send_inval(l, folder + at, VG_MIN(n - at, INVAL_MAX), seq);
         if (l->closed)
             r = -EPIPE;
+    }
+    return r;
+}
+
+static int send_map(struct vg_mlink *l, const struct vg_map *map) {
+    return send_map_at(l, map, vg_ctree_seq(l->m->tree));
+}
+
+/* Links do not wait for each other: what another one told last may arrive after this one's Run, so
+   what the node had before does not count. The records on their way do: all that are later than the
+   last change of their folder. */
+static int send_under_way(struct vg_mlink *l) {
+    int r = 0;
+    vg_list_for_each (it, &l->m->links) {
+        const struct vg_mlink *other = vg_list_entry(it, struct vg_mlink, link);
+        uint64_t seq = 0;
+        if (other == l || other->closed || !other->hello)
+            continue;
+        vg_map_for_each (s, &other->told) {
+            const struct vg_cobj *folder = s->value;
+            seq = VG_MAX(seq, vg_cobj_changed_at(folder));
+        }
+        r = send_map_at(l, &other->told, seq);
+        if (r < 0)
+            break;
     }
     return r;
 }
@@ -174,14 +248,11 @@ void vg_mpeers_inval(struct vg_mirror *m) {
 
 int vg_mpeer_inval_all(struct vg_mlink *l) {
     /* Whose the new link is will be known later: what is stale for anybody is named. */
-    int r = send_map(l, &l->peer->stale);
-    /* Links do not wait for each other: what another one told last may arrive after this one's Run.
-     */
-    vg_list_for_each (it, &l->m->links) {
-        const struct vg_mlink *other = vg_list_entry(it, struct vg_mlink, link);
-        if (r == 0 && other != l && !other->closed)
-            r = send_map(l, &other->told);
-    }
+    int r = send_losses(l);
+    if (r == 0)
+        r = send_map(l, &l->peer->stale);
+    if (r == 0)
+        r = send_under_way(l);
     if (r < 0 || l->peer->named)
         return r;
     vg_list_for_each (it, &l->m->peers) {
@@ -292,6 +363,35 @@ static void merge(struct vg_mpeer *into, struct vg_mpeer *from) {
     }
 }
 
+/* A node may believe what a link told that broke before it said whose it was. It may be any node:
+   so that is kept, and what of it changes is named to all. */
+static void orphaned(struct vg_mpeer *own) {
+    struct vg_mirror *m = own->m;
+    if (vg_map_len(&own->told) == 0) {
+        vg_mpeer_free(own);
+    } else if (!m->orphan) {
+        m->orphan = own;
+    } else {
+        merge(m->orphan, own);
+        vg_mpeer_free(own);
+    }
+}
+
+void vg_mpeer_left(struct vg_mlink *l) {
+    struct vg_mpeer *p = l->peer;
+    vg_mpeer_doubt(l);
+    l->peer = NULL;
+    if (--p->links)
+        return;
+    if (!p->named)
+        orphaned(p);
+    else if (p->once) {
+        forget_folders(p);
+        forget_content(p);
+        p->lost = 0;
+    }
+}
+
 static void note_to(void *peer, uint64_t task, const char *text) {
     struct vg_mpeer *p = peer;
     Vg__Mr__Note note = VG__MR__NOTE__INIT;
@@ -325,6 +425,7 @@ static void replaced(const struct vg_mpeer *by) {
         if (p != by && p->named && strcmp(p->node, by->node) == 0) {
             forget_folders(p);
             forget_content(p);
+            p->lost = 0;
         }
     }
 }
@@ -341,11 +442,13 @@ int vg_mpeer_name(struct vg_mlink *l, const Vg__Mr__NodeHello *h, bool *ret_know
             forget_content(p);
         }
         merge(p, own);
+        p->lost = VG_MAX(p->lost, own->lost);
         p->links++;
         l->peer = p;
         vg_mpeer_free(own);
         return 0;
     }
+    own->once = h->has_once && h->once;
     memcpy(own->daemon, h->daemon.data, VG_MID);
     const char *node = h->node ? h->node : "a node";
     own->node = vg_strndup(node, strnlen(node, 200));

@@ -19,6 +19,8 @@ struct vg_mpeer {
     struct vg_list link;
     struct vg_mirror *m;
     bool named;
+    bool once;     /* believes nothing any more when its links are gone */
+    uint64_t lost; /* it has not confirmed yet that it knows of this loss of events; 0: none */
     uint8_t daemon[VG_MID];
     char *node;
     struct vg_apply *apply;
@@ -83,6 +85,8 @@ struct vg_mlink {
     struct vg_map told;
     uint64_t tellings;    /* numbers what was put into told */
     bool marking;         /* a Mark is out: see vg_mlink_marked */
+    uint64_t all_at;      /* the telling that everything is unproven; 0: none */
+    uint64_t all_of;      /* which loss of events it was about */
     struct vg_list later; /* vg_mitem: answers that should not be needed any more */
     uv_timer_t tick;
     unsigned handles; /* not closed yet */
@@ -136,6 +140,8 @@ struct vg_mirror {
     struct vg_watch *watch;
     struct vg_memo *memo;
     struct vg_list peers, links, tasks;
+    struct vg_mpeer *orphan; /* what links told that broke before it was known whom; NULL: none */
+    uint64_t losses;         /* how often events were lost */
     uint64_t sent_bytes, demands, demand_bytes, pushed_bytes, skipped, folders;
     struct vg_masked_list asked;
     unsigned jobs;
@@ -152,8 +158,10 @@ bool vg_mpeer_current(const struct vg_mpeer *p, const struct vg_cobj *folder);
 void vg_mpeer_told(struct vg_mpeer *p, struct vg_cobj *folder, uint64_t seq);
 /* It changed since it was told; what is only doubted did not. */
 bool vg_mpeer_outdated(const struct vg_mpeer *p, const struct vg_cobj *folder);
+void vg_mpeer_marked(struct vg_mlink *l, uint64_t number); /* it has what was told so far */
 /* A link broke: what it told last may never have arrived. */
 void vg_mpeer_doubt(struct vg_mlink *l);
+void vg_mpeer_left(struct vg_mlink *l); /* the link is gone from its peer */
 void vg_mpeer_forget(struct vg_mpeer *p, uint64_t folder);
 bool vg_mpeer_has(const struct vg_mpeer *p, const struct vg_cobj *o, uint64_t leaf);
 void vg_mpeer_sent(struct vg_mpeer *p, const struct vg_cobj *o, uint64_t leaf);

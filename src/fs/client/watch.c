@@ -294,6 +294,11 @@ static void one_event(struct vg_watch *w, const struct inotify_event *e) {
     if (!s)
         return;
     if (e->mask & IN_IGNORED) {
+        /* Its name may mean another folder already that got the same number: nobody else would
+           notice. */
+        for (size_t i = 0; i < s->n; i++)
+            if (!vg_cobj_gone(s->o[i]))
+                vg_cobj_changed(w->tree, s->o[i]);
         vg_map_del_u64(&w->spots, (uint64_t)e->wd);
         spot_free(s);
         return;

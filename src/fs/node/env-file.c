@@ -370,19 +370,17 @@ static int store(struct vg_env *e, struct vg_blob *b, uint64_t off, const void *
     return r;
 }
 
-bool vg_env_data(struct vg_env *e, uint64_t object, uint64_t off, uint64_t size, const void *data,
-                 size_t len) {
+int vg_env_data(struct vg_env *e, uint64_t object, uint64_t off, uint64_t size, uint32_t tag,
+                const void *data, size_t len) {
     struct vg_list waits;
     char name[64] = "";
     vg_list_init(&waits);
     pthread_mutex_lock(&e->lock);
     struct env_node *n = vg_map_get_u64(&e->by_object, object);
-    bool fits = n && S_ISREG(n->st.mode) && n->st.size == size && !n->stale;
+    bool fits = n && S_ISREG(n->st.mode) && n->st.size == size && !n->stale &&
+                (!tag || tag == vg_state_tag(&n->st));
     struct vg_blob *b = fits && have_blob(e, n) >= 0 ? vg_blob_ref(n->file->blob) : NULL;
-    if (n && S_ISREG(n->st.mode) && !fits && !n->stale && n->parent) {
-        vg_env_unprove(e, n->parent); /* it is another file by now; its record is old */
-        vg_env_wake(n, &waits);
-    }
+    bool other = n && S_ISREG(n->st.mode) && !fits && !n->stale && n->parent;
     if (b)
         snprintf(name, sizeof(name), "%.*s", (int)n->name_len, n->name);
     pthread_mutex_unlock(&e->lock);
@@ -404,5 +402,18 @@ bool vg_env_data(struct vg_env *e, uint64_t object, uint64_t off, uint64_t size,
     if (b)
         vg_blob_put(b);
     vg_env_run(e, &waits);
-    return n;
+    return other ? -ESTALE : n != NULL;
+}
+
+void vg_env_missed(struct vg_env *e, uint64_t object) {
+    struct vg_list waits;
+    vg_list_init(&waits);
+    pthread_mutex_lock(&e->lock);
+    struct env_node *n = vg_map_get_u64(&e->by_object, object);
+    if (n && n->parent && !n->stale && !vg_list_empty(&n->waits)) {
+        vg_env_unprove(e, n->parent);
+        vg_env_wake(n, &waits);
+    }
+    pthread_mutex_unlock(&e->lock);
+    vg_env_run(e, &waits);
 }

@@ -232,16 +232,18 @@ static void met_by_push(struct vg_links *l, const struct vg_mw_frame *f, enum as
     }
 }
 
-void vg_ask_answered(struct vg_links *l, const struct vg_mw_frame *f, uint64_t req, bool whole) {
+void vg_ask_answered(struct vg_links *l, const struct vg_mw_frame *f, uint64_t req,
+                     enum answer how) {
     pthread_mutex_lock(&l->lock);
     struct ask *a = req ? vg_map_get_u64(&l->by_req, req) : NULL;
-    if (a && (whole || has_all(a, f)))
+    if (a && (how != ANSWER_PART || has_all(a, f)))
         forget(l, a);
     uint64_t *count = req ? &l->stat.demand_bytes : &l->stat.pushed_bytes;
     *count += f->len;
     if (!req && f->kind != VG_MW_MSG) {
         l->stat.pushed++;
-        met_by_push(l, f, f->kind == VG_MW_DIR ? ASK_DIR : ASK_DATA);
+        if (how != ANSWER_OTHER)
+            met_by_push(l, f, f->kind == VG_MW_DIR ? ASK_DIR : ASK_DATA);
     }
     pthread_mutex_unlock(&l->lock);
 }

@@ -67,4 +67,9 @@ void vg_link_break(struct link *k);
 void vg_ask_all_again(struct vg_links *l, const struct link *broken); /* NULL: those that wait */
 void vg_ask_forget_all(struct vg_links *l);
 /* Takes the lock. An answer has come: is its demand over? */
-void vg_ask_answered(struct vg_links *l, const struct vg_mw_frame *f, uint64_t req, bool whole);
+enum answer {
+    ANSWER_WHOLE,
+    ANSWER_PART,  /* of the content */
+    ANSWER_OTHER, /* of no use: its demand is over, but a push meets none */
+};
+void vg_ask_answered(struct vg_links *l, const struct vg_mw_frame *f, uint64_t req, enum answer a);

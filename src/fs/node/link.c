@@ -64,7 +64,7 @@ static int on_record(struct vg_links *l, const struct vg_mw_frame *f, const void
         return -EBADMSG;
     struct vg_mw_frame whole = *f;
     whole.len = n;
-    vg_ask_answered(l, &whole, f->req, true);
+    vg_ask_answered(l, &whole, f->req, ANSWER_WHOLE);
     CALL(l, dir, f->req, &r);
     return 0;
 }
@@ -160,6 +160,13 @@ static int say_marked(struct vg_links *l, struct link *k, const Vg__Mr__Mark *ma
     return r;
 }
 
+static bool names(const Vg__Mr__Inval *i, const uint8_t daemon[VG_MID]) {
+    for (size_t d = 0; d < i->n_daemon; d++)
+        if (i->daemon[d].len == VG_MID && !memcmp(i->daemon[d].data, daemon, VG_MID))
+            return true;
+    return false;
+}
+
 static int on_msg(struct vg_links *l, struct link *k, const struct vg_mw_frame *f) {
     const Vg__Mr__Msg *m = f->msg;
     if (m->body_case == VG__MR__MSG__BODY_HELLO)
@@ -171,10 +178,11 @@ static int on_msg(struct vg_links *l, struct link *k, const struct vg_mw_frame *
         CALL(l, run, m->run);
         return 0;
     case VG__MR__MSG__BODY_INVAL:
-        CALL(l, inval, m->inval);
+        if (!m->inval->n_daemon || names(m->inval, l->daemon))
+            CALL(l, inval, m->inval);
         return 0;
     case VG__MR__MSG__BODY_FAIL:
-        vg_ask_answered(l, f, m->fail->req, true);
+        vg_ask_answered(l, f, m->fail->req, ANSWER_WHOLE);
         CALL(l, fail, m->fail);
         return 0;
     case VG__MR__MSG__BODY_ACK:
@@ -204,8 +212,11 @@ static int on_frame(struct vg_links *l, struct link *k, const struct vg_mw_frame
     if (f->kind != VG_MW_DATA)
         return -EBADMSG;
     /* First to the cache, then the demand is over: whoever asks in between asks for nothing. */
-    CALL(l, data, f->req, f->object, f->offset, f->size, f->data, f->len);
-    vg_ask_answered(l, f, f->req, false);
+    bool fits = !l->ops.data || l->ops.data(l->user, f->req, f->object, f->offset, f->size, f->tag,
+                                            f->data, f->len);
+    vg_ask_answered(l, f, f->req, fits ? ANSWER_PART : ANSWER_OTHER);
+    if (!fits)
+        CALL(l, missed, f->object);
     return 0;
 }
 

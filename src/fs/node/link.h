@@ -14,8 +14,11 @@ struct vg_link_ops { /* on the receiving thread; must not block for long */
     void (*inval)(void *user, const Vg__Mr__Inval *m);
     /* A whole record; rec stays valid during the call. req 0: pushed. */
     void (*dir)(void *user, uint64_t req, const struct vg_dirrec *rec);
-    void (*data)(void *user, uint64_t req, uint64_t object, uint64_t offset, uint64_t size,
-                 const void *data, size_t n);
+    /* False: the bytes are of another state of the file than the owner believes in. `missed`
+       follows, when a demand that they answered is over. */
+    bool (*data)(void *user, uint64_t req, uint64_t object, uint64_t offset, uint64_t size,
+                 uint32_t tag, const void *data, size_t n);
+    void (*missed)(void *user, uint64_t object);
     void (*fail)(void *user, const Vg__Mr__Fail *m);
     void (*ack)(void *user, const Vg__Mr__Ack *m);
     void (*note)(void *user, const Vg__Mr__Note *m);

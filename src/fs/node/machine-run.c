@@ -141,7 +141,9 @@ static void make_ready(struct vg_machine *m, struct mtask *t, void *arg) {
 
 static bool replay(struct vg_machine *m, const struct stashed *s) {
     struct vg_dirrec rec;
-    bool taken = vg_dirrec_open(&rec, s->rec, s->len) < 0;
+    /* It may have been outdated while it lay here. */
+    bool taken =
+        vg_dirrec_open(&rec, s->rec, s->len) < 0 || vg_voided_is(&m->voided, rec.object, rec.seq);
     for (size_t v = 0; v < m->n_view && !taken; v++)
         taken = vg_proj_dir(m->view[v].proj, 0, &rec);
     return taken || vg_env_dir(m->gen->env, 0, &rec);

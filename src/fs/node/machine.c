@@ -91,16 +91,28 @@ static void on_dir(void *user, uint64_t req, const struct vg_dirrec *rec) {
         stash(m, rec); /* for a view that the next Run makes */
 }
 
-static void on_data(void *user, uint64_t req, uint64_t object, uint64_t off, uint64_t size,
-                    const void *data, size_t n) {
+static bool on_data(void *user, uint64_t req, uint64_t object, uint64_t off, uint64_t size,
+                    uint32_t tag, const void *data, size_t n) {
     struct vg_machine *m = user;
-    bool taken = false;
+    int r = 0;
     (void)req;
-    for (size_t v = 0; v < m->n_view && !taken; v++)
-        taken = vg_proj_data(m->view[v].proj, object, off, size, data, n);
-    if (!taken)
+    for (size_t v = 0; v < m->n_view && !r; v++)
+        r = vg_proj_data(m->view[v].proj, object, off, size, tag, data, n);
+    bool fits = r >= 0;
+    if (!r)
         vg_list_for_each (it, &m->gens)
-            vg_env_data(vg_list_entry(it, struct mgen, link)->env, object, off, size, data, n);
+            fits &= vg_env_data(vg_list_entry(it, struct mgen, link)->env, object, off, size, tag,
+                                data, n) >= 0;
+    return fits;
+}
+
+static void on_missed(void *user, uint64_t object) {
+    struct vg_machine *m = user;
+    for (size_t v = 0; v < m->n_view; v++)
+        if (vg_proj_missed(m->view[v].proj, object))
+            return;
+    vg_list_for_each (it, &m->gens)
+        vg_env_missed(vg_list_entry(it, struct mgen, link)->env, object);
 }
 
 static void on_fail(void *user, const Vg__Mr__Fail *f) {
@@ -143,6 +155,7 @@ static int build(struct vg_machine *m, struct vg_err *err) {
                                            .inval = on_inval,
                                            .dir = on_dir,
                                            .data = on_data,
+                                           .missed = on_missed,
                                            .fail = on_fail,
                                            .ack = on_ack,
                                            .note = on_note,

@@ -38,8 +38,11 @@ void vg_env_free(struct vg_env *e);
 int vg_env_mount(struct vg_env *e); /* a detached clone */
 /* False: not an object of this view. */
 bool vg_env_dir(struct vg_env *e, uint64_t req, const struct vg_dirrec *rec);
-bool vg_env_data(struct vg_env *e, uint64_t object, uint64_t off, uint64_t size, const void *data,
-                 size_t n);
+/* 1: taken. 0: not ours, or not wanted. -ESTALE: of another state than is believed. */
+int vg_env_data(struct vg_env *e, uint64_t object, uint64_t off, uint64_t size, uint32_t tag,
+                const void *data, size_t n);
+/* The answer was of another state: who waits for it looks at the folder's record again. */
+void vg_env_missed(struct vg_env *e, uint64_t object);
 bool vg_env_fail(struct vg_env *e, const Vg__Mr__Fail *m);
 void vg_env_inval(struct vg_env *e, const Vg__Mr__Inval *m);
 /* Another life of the service: every record is unproven, objects have other numbers. */
@@ -86,8 +89,9 @@ int vg_proj_mount(struct vg_proj *p);
 bool vg_proj_dir(struct vg_proj *p, uint64_t req, const struct vg_dirrec *rec);
 /* A record of it came that was outdated on its way: it is asked for again. */
 bool vg_proj_dir_void(struct vg_proj *p, uint64_t object);
-bool vg_proj_data(struct vg_proj *p, uint64_t object, uint64_t off, uint64_t size, const void *data,
-                  size_t n);
+int vg_proj_data(struct vg_proj *p, uint64_t object, uint64_t off, uint64_t size, uint32_t tag,
+                 const void *data, size_t n); /* as vg_env_data */
+bool vg_proj_missed(struct vg_proj *p, uint64_t object);
 bool vg_proj_fail(struct vg_proj *p, const Vg__Mr__Fail *m);
 bool vg_proj_inval(struct vg_proj *p, uint64_t folder); /* 0: every folder of the view */
 /* Another service: the client's numbers mean nothing any more. With view 0 at its Hello, at once;

@@ -61,8 +61,26 @@ static void data_came(struct vg_proj *p, struct pnode *n, int rc) {
     }
 }
 
-bool vg_proj_data(struct vg_proj *p, uint64_t object, uint64_t off, uint64_t size, const void *data,
-                  size_t len) {
+/* Who waits for bytes waits for what the folder's record says now: that wakes him. */
+bool vg_proj_missed(struct vg_proj *p, uint64_t object) {
+    pthread_mutex_lock(&p->lock);
+    struct pnode *n = by_object(p, object);
+    if (n && n->file && n->names && !vg_list_empty(&n->file->waiting)) {
+        proj_unprove(p, n->names->parent);
+        proj_fetch_dir(p, n->names->parent);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return n != NULL;
+}
+
+/* Bytes of an earlier state than the record that is believed come when their link was slow; of a
+   later one, when the record's is. */
+static bool other_state(const struct vg_proj *p, const struct pnode *n, uint32_t tag) {
+    return tag && n->at_client && n->pend <= p->acked && tag != vg_state_tag(&n->cst);
+}
+
+int vg_proj_data(struct vg_proj *p, uint64_t object, uint64_t off, uint64_t size, uint32_t tag,
+                 const void *data, size_t len) {
     pthread_mutex_lock(&p->lock);
     struct pnode *n = by_object(p, object);
     if (!n || !n->file) {
@@ -70,30 +88,30 @@ bool vg_proj_data(struct vg_proj *p, uint64_t object, uint64_t off, uint64_t siz
         return n != NULL;
     }
     struct pfile *f = n->file;
+    if (other_state(p, n, tag)) {
+        pthread_mutex_unlock(&p->lock);
+        return -ESTALE;
+    }
     if (f->backing) {
         data_came(p, n, proj_take_data(n, off, data, len));
         pthread_mutex_unlock(&p->lock);
-        return true;
+        return 1;
     }
     if (proj_file_want(n) < 0 || !f->blob) {
         proj_fail_waiting(p, &f->waiting, EIO);
         pthread_mutex_unlock(&p->lock);
-        return true;
+        return 1;
     }
     uint64_t whole = vg_blob_size(f->blob);
     if (size != whole) {
-        if (n->names) { /* another file by now: its folder's record is on the way, or asked for */
-            proj_unprove(p, n->names->parent);
-            proj_fetch_dir(p, n->names->parent);
-        }
         pthread_mutex_unlock(&p->lock);
-        return true;
+        return -ESTALE;
     }
     uint64_t want = off < whole ? VG_MIN(whole - off, len) : 0;
     if (off % VG_LEAF || !want || (want % VG_LEAF && off + want != whole)) {
         proj_wake(p, &f->waiting);
         pthread_mutex_unlock(&p->lock);
-        return true;
+        return 1;
     }
     struct vg_blob *b = vg_blob_ref(f->blob);
     n->refs++;
@@ -105,7 +123,7 @@ bool vg_proj_data(struct vg_proj *p, uint64_t object, uint64_t off, uint64_t siz
     proj_node_maybe_free(p, n);
     pthread_mutex_unlock(&p->lock);
     vg_blob_put(b);
-    return true;
+    return 1;
 }
 
 /* The client does not know the number any more: its folder's record has the new one, or shows that

@@ -429,6 +429,7 @@ static int greet(struct vg_pull *p) {
     uint8_t daemon[VG_MID];
     vg_random(daemon, sizeof(daemon));
     h.has_version = h.has_daemon = h.has_next_op = h.has_fresh = h.fresh = true;
+    h.has_once = h.once = true;
     h.version = 1;
     h.daemon = (ProtobufCBinaryData){VG_MID, daemon};
     h.next_op = 1;

@@ -259,12 +259,39 @@ void fake_push_nested(struct fake_link *l, uint64_t object, uint64_t inner) {
 void fake_inval(struct fake_link *l, const char *path) {
     pthread_mutex_lock(&l->f->lock);
     uint64_t object = vg_cobj_number(vg_ctree_walk(l->f->tree, path));
+    uint64_t seq = vg_ctree_seq(l->f->tree) + 1; /* the next record is not older */
     pthread_mutex_unlock(&l->f->lock);
     Vg__Mr__Inval inval = VG__MR__INVAL__INIT;
     Vg__Mr__Msg m = VG__MR__MSG__INIT;
+    inval.has_seq = true;
+    inval.seq = seq;
     inval.n_folder = 1;
     inval.folder = &object;
     m.body_case = VG__MR__MSG__BODY_INVAL;
     m.inval = &inval;
     put_msg(l, &m);
+}
+
+void fake_hold(struct fake *f, const char *folder, const char *file, struct vg_buf *out) {
+    struct vg_buf rec = {0};
+    struct stat st;
+    struct vg_mstat now;
+    uint8_t text[4096];
+    pthread_mutex_lock(&f->lock);
+    struct vg_cobj *dir = vg_ctree_walk(f->tree, folder), *o = vg_ctree_walk(f->tree, file);
+    uint64_t seq = vg_ctree_seq(f->tree) + 1;
+    cr_assert_eq(vg_ctree_record(f->tree, dir, NULL, &rec), 0);
+    cr_assert_eq(
+        vg_mw_dir(out, 0, vg_cobj_number(dir), seq, vg_buf_data(&rec), vg_buf_len(&rec), 0), 0);
+    vg_auto_fd int fd = vg_cobj_open(f->tree, o, O_RDONLY);
+    cr_assert(fd >= 0 && fstat(fd, &st) == 0 && (size_t)st.st_size <= sizeof(text));
+    cr_assert_eq(read(fd, text, sizeof(text)), st.st_size);
+    vg_mstat_from(&now, &st);
+    cr_assert_eq(vg_mw_data_of(out, 0, vg_cobj_number(o), 0, &now, text, (size_t)st.st_size, 0), 0);
+    pthread_mutex_unlock(&f->lock);
+    vg_buf_done(&rec);
+}
+
+void fake_send(struct fake_link *l, struct vg_buf *frames) {
+    put(l, frames);
 }

@@ -33,4 +33,7 @@ void fake_push_dir(struct fake_link *l, const char *path);
 void fake_push_file(struct fake_link *l, const char *path);
 /* A folder with nothing but a folder "d" in it. */
 void fake_push_nested(struct fake_link *l, uint64_t object, uint64_t inner);
+/* A folder's record and a small file's content, as a service would send them now. */
+void fake_hold(struct fake *f, const char *folder, const char *file, struct vg_buf *out);
+void fake_send(struct fake_link *l, struct vg_buf *frames); /* which takes them */
 void fake_inval(struct fake_link *l, const char *path);

@@ -31,7 +31,8 @@ struct node {
     int n_dirs, n_data, n_runs, n_invals, n_all, n_notes, n_hellos;
     int dirs_before_run;
     uint64_t inval[64], run_task, view_root[4], req;
-    size_t n_views;
+    size_t n_views, n_all_of;
+    uint64_t mark; /* to be confirmed; 0: none */
     unsigned view_id[4];
     bool traced, early, closed;
     int last_errno;
@@ -130,6 +131,7 @@ static void node_msg(struct node *n, const Vg__Mr__Msg *m) {
     }
     if (m->body_case == VG__MR__MSG__BODY_INVAL) {
         n->n_all += m->inval->has_all && m->inval->all;
+        n->n_all_of = m->inval->n_daemon;
         for (size_t i = 0; i < m->inval->n_folder; i++)
             n->inval[n->n_invals++ % 64] = m->inval->folder[i];
     }
@@ -140,6 +142,8 @@ static void node_msg(struct node *n, const Vg__Mr__Msg *m) {
         snprintf(n->fail_text, sizeof(n->fail_text), "%s", m->fail->text ? m->fail->text : "");
     }
     n->n_notes += m->body_case == VG__MR__MSG__BODY_NOTE;
+    if (m->body_case == VG__MR__MSG__BODY_MARK)
+        n->mark = m->mark->number;
 }
 
 static void node_take(struct node *n) {
@@ -206,6 +210,16 @@ static void node_hello(struct node *n, uint8_t who, bool fresh) {
     h.next_op = 1;
     m.body_case = VG__MR__MSG__BODY_NODE_HELLO;
     m.node_hello = &h;
+    node_send(n, &m);
+}
+static void node_marked(struct node *n) {
+    Vg__Mr__Mark mark = VG__MR__MARK__INIT;
+    Vg__Mr__Msg m = VG__MR__MSG__INIT;
+    mark.has_number = true;
+    mark.number = n->mark;
+    n->mark = 0;
+    m.body_case = VG__MR__MSG__BODY_MARKED;
+    m.marked = &mark;
     node_send(n, &m);
 }
 /* Asks; length 0: a folder's record. Returns the request's number. */

@@ -87,7 +87,7 @@ static void tell(uint64_t object, const struct file *f) {
 #define TELL(object, ...) tell(object, (const struct file[]){__VA_ARGS__, {0}})
 
 static void bring(uint64_t object, const char *text) {
-    cr_assert(vg_env_data(env, object, 0, strlen(text), text, strlen(text)));
+    cr_assert_eq(1, vg_env_data(env, object, 0, strlen(text), 0, text, strlen(text)));
 }
 
 static void inval(uint64_t object) {
@@ -401,7 +401,7 @@ Test(compile, the_rest_of_a_file_that_is_used_again_is_fetched, .init = setup, .
     tell_all();
     TELL(USR, {"big", 92, S_IFREG | 0755, 2 * VG_LEAF}, {"bin", BIN, S_IFDIR | 0755, 1},
          {"lib", LIB, S_IFDIR | 0755, 1});
-    cr_assert(vg_env_data(env, 92, 0, 2 * VG_LEAF, leaf, VG_LEAF));
+    cr_assert_eq(1, vg_env_data(env, 92, 0, 2 * VG_LEAF, 0, leaf, VG_LEAF));
     struct vg_image *i = compiled();
     cr_assert_not_null(i);
     vg_image_unref(i);
@@ -413,7 +413,7 @@ Test(compile, the_rest_of_a_file_that_is_used_again_is_fetched, .init = setup, .
     vg_links_stats(links, &st);
     cr_assert_eq(st.ahead, 1);
     vg_compile_stats(compile, &before);
-    cr_assert(vg_env_data(env, 92, VG_LEAF, 2 * VG_LEAF, leaf, VG_LEAF));
+    cr_assert_eq(1, vg_env_data(env, 92, VG_LEAF, 2 * VG_LEAF, 0, leaf, VG_LEAF));
     expect_text("fuse/usr/bin/tool", "hello");
     i = compiled();
     cr_assert_not_null(i);

@@ -342,6 +342,49 @@ Test(env, edits_are_seen_without_passthrough, .timeout = 60) {
     edits_are_seen(true);
 }
 
+/* Links do not wait for each other: what a slow one brings must not undo what another one told. */
+static void late_news(bool no_passthrough) {
+    struct world w;
+    struct stat st;
+    char path[256];
+    setup(&w, no_passthrough, 0);
+    struct fake_link *slow = fake_connect(&w.fake, w.machine, 99);
+    assert_file(&w, "usr/hello", "hello, world\n", 13);
+    for (int i = 0; i < 20; i++) {
+        char text[64];
+        struct vg_buf held = {0};
+        int n = snprintf(text, sizeof(text), "edition %04d a", i);
+        put_file(&w, "usr/hello", text, (size_t)n);
+        fake_hold(&w.fake, "/usr", "/usr/hello", &held);
+        n = snprintf(text, sizeof(text), "edition %04d b", i);
+        put_file(&w, "usr/hello", text, (size_t)n);
+        fake_inval(w.link, "/usr");
+        begin_task(&w, 100 + (uint64_t)i);
+        snprintf(path, sizeof(path), "%s/usr/hello", w.at);
+        if (i % 2)
+            cr_assert_eq(stat(path, &st), 0); /* the new record is known, its content is not */
+        json_int_t pushed = counter(&w, "pushed");
+        fake_send(slow, &held);
+        while (counter(&w, "pushed") < pushed + 2)
+            sched_yield();
+        assert_file(&w, "usr/hello", text, (size_t)n);
+        begin_task(&w, 200 + (uint64_t)i);
+        assert_file(&w, "usr/hello", text, (size_t)n);
+        vg_machine_gone(w.machine, 100 + (uint64_t)i);
+        vg_machine_gone(w.machine, 200 + (uint64_t)i);
+    }
+    fake_cut(slow);
+    teardown(&w);
+}
+
+Test(env, what_a_slow_link_brings_does_not_undo_what_another_told, .timeout = 60) {
+    late_news(false);
+}
+
+Test(env, nor_without_passthrough, .timeout = 60) {
+    late_news(true);
+}
+
 Test(env, names_that_come_and_go_are_seen_after_the_next_run, .timeout = 60) {
     struct world w;
     char path[256];

@@ -46,11 +46,12 @@ static void on_dir(void *user, uint64_t req, const struct vg_dirrec *rec) {
     struct node *n = user;
     COUNT(n, (n->dirs++, n->dir_req = req, n->dir_object = rec->object, n->dir_entries = rec->n));
 }
-static void on_data(void *user, uint64_t req, uint64_t object, uint64_t offset, uint64_t size,
-                    const void *data, size_t len) {
+static bool on_data(void *user, uint64_t req, uint64_t object, uint64_t offset, uint64_t size,
+                    uint32_t tag, const void *data, size_t len) {
     struct node *n = user;
-    (void)req, (void)object, (void)offset, (void)size, (void)data;
+    (void)req, (void)object, (void)offset, (void)size, (void)tag, (void)data;
     COUNT(n, n->data_bytes += len);
+    return true;
 }
 static void on_fail(void *user, const Vg__Mr__Fail *m) {
     struct node *n = user;

@@ -138,6 +138,8 @@ Test(voided, records_of_before_an_inval_are_not_believed) {
     cr_assert_not(vg_voided_is(&v, 6, 1));
     vg_voided_add(&v, 5, 200);
     cr_assert(vg_voided_is(&v, 5, 199));
+    vg_voided_add(&v, 5, 150); /* was sent earlier, on a slower link */
+    cr_assert(vg_voided_is(&v, 5, 199));
     vg_voided_add(&v, 0, 250);
     cr_assert(vg_voided_is(&v, 6, 249) && !vg_voided_is(&v, 6, 250));
     for (uint64_t i = 1; i <= VG_VOIDED_MAX + 1; i++)
@@ -146,4 +148,9 @@ Test(voided, records_of_before_an_inval_are_not_believed) {
     cr_assert_not(vg_voided_is(&v, 1, 1000));
     vg_voided_clear(&v);
     cr_assert_not(vg_voided_is(&v, 1, 1));
+    vg_voided_add(&v, 5, 2000);
+    for (uint64_t i = 10; i <= VG_VOIDED_MAX + 10; i++)
+        vg_voided_add(&v, i, 1000);
+    cr_assert(vg_voided_is(&v, 5, 1999), "what had no room counts for all");
+    vg_voided_clear(&v);
 }

@@ -567,3 +567,100 @@ Test(service, tells_of_a_change_that_came_before_the_nodes_hello) {
     turn(&w, &n, n.n_invals > before);
     cr_assert_eq(n.inval[(n.n_invals - 1) % 64], n.view_root[1]);
 }
+
+/* ---- several links to one node: what one tells may arrive after what another does ---- */
+
+static bool named(const struct node *a, uint64_t folder) {
+    for (int k = 0; k < a->n_invals && k < 64; k++)
+        if (a->inval[k] == folder)
+            return true;
+    return false;
+}
+
+Test(service, a_run_names_what_another_link_tells_until_that_has_arrived) {
+    struct node second, third;
+    service_start(&w);
+    put(&w, PROJECT "/f", "x");
+    begin(&w, &n, 1, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_runs == 1);
+    uint64_t root = n.view_root[1];
+    node_hello(&n, 1, true);
+    int dirs = n.n_dirs;
+    node_get(&n, root, 0, 0); /* when it is answered, the hello was heard */
+    turn(&w, &n, n.n_dirs > dirs && n.mark);
+    begin(&w, &second, 2, ls, PROJECT, NULL);
+    turn(&w, &second, second.n_runs == 1);
+    cr_assert(named(&second, root), "the record may still be on its way");
+    cr_assert_eq(second.n_all, 0);
+    node_marked(&n); /* of before that answer, so it is asked once more */
+    turn(&w, &n, n.mark);
+    node_marked(&n);
+    node_get(&n, object_in(root, "f"), 0, 1); /* when it is answered, that was heard */
+    turn(&w, &n, n.n_data > 0);
+    begin(&w, &third, 3, ls, PROJECT, NULL);
+    turn(&w, &third, third.n_runs == 1);
+    cr_assert_not(named(&third, root), "it has arrived");
+    node_done(&second);
+    node_done(&third);
+}
+
+Test(service, a_node_that_had_no_link_when_events_were_lost_hears_of_it) {
+    service_start(&w);
+    struct vg_mirror_task *t = begin(&w, &n, 1, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_runs == 1);
+    node_hello(&n, 1, true);
+    node_get(&n, n.view_root[1], 0, 0);
+    int dirs = n.n_dirs;
+    turn(&w, &n, n.n_dirs > dirs);
+    vg_mirror_end(t);
+    node_done(&n);
+    char full[200];
+    FILE *f = fopen("/proc/sys/fs/inotify/max_queued_events", "r");
+    int max = 16384;
+    cr_assert(f && fscanf(f, "%d", &max) == 1);
+    fclose(f);
+    if (max > 100000)
+        cr_skip_test("the kernel's queue is too long to overflow in a test");
+    for (int i = 0; i < max / 2 + 100; i++) {
+        snprintf(full, sizeof(full), "%s/root" PROJECT "/f%d", w.dir, i);
+        int fd = open(full, O_WRONLY | O_CREAT, 0600);
+        cr_assert(fd >= 0);
+        close(fd);
+    }
+    for (uint64_t task = 2; task <= 3; task++) { /* until it has confirmed that */
+        t = begin(&w, &n, task, ls, PROJECT, NULL);
+        turn(&w, &n, n.n_runs >= 1);
+        cr_assert(n.n_all == 1 && n.n_all_of == task - 2, "task %d", (int)task);
+        node_hello(&n, 1, false);
+        if (task == 3) {
+            turn(&w, &n, n.mark);
+            node_marked(&n);
+        }
+        node_get(&n, n.view_root[1], 0, 0);
+        dirs = n.n_dirs;
+        turn(&w, &n, n.n_dirs > dirs);
+        vg_mirror_end(t);
+        node_done(&n);
+    }
+    begin(&w, &n, 4, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_runs == 1);
+    cr_assert_eq(n.n_all, 0);
+}
+
+Test(service, what_a_link_told_that_broke_before_its_node_was_known_is_named_when_it_changes) {
+    service_start(&w);
+    struct vg_mirror_task *t = begin(&w, &n, 1, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_runs == 1);
+    uint64_t root = n.view_root[1];
+    cr_assert(vg_map_get_u64(&n.dirs, root));
+    vg_mirror_unlink(t);
+    turn(&w, &n, n.closed);
+    node_done(&n);
+    put(&w, PROJECT "/new", "x");
+    int fds[2];
+    cr_assert(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0);
+    n = (struct node){.fd = fds[0]};
+    cr_assert(vg_mirror_link(t, fds[1]) == 0);
+    turn(&w, &n, n.n_runs == 1);
+    cr_assert(named(&n, root));
+}
