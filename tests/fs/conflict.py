@@ -109,7 +109,7 @@ def main():
     if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
         print("mounting needs root and /dev/fuse")
         return 77
-    top = tempfile.mkdtemp(prefix="virga-conflict-")
+    top = tempfile.mkdtemp(prefix="virga-conflict-", dir="/var/tmp")
     try:
         return subprocess.run([args.program, top, sys.executable] + sys.argv).returncode
     finally:

@@ -28,6 +28,7 @@ WEIGHTS = [8, 8, 8, 6, 6, 1, 0.3]
 XATTRS = ["user.one", "user.two", "user.three"]
 NOREPLACE, EXCHANGE = 1, 2
 KEEP, PUNCH, ZERO = 1, 2, 16
+FALLOCATE = []  # modes, see can_allocate
 
 
 def call(result):
@@ -230,11 +231,23 @@ class Walk:
             "fstat": lambda: (kind, slot),
             "fsync": lambda: (kind, slot),
             "fchmod": lambda: (kind, slot, self.mode()),
-            "fallocate": lambda: (kind, slot, r.choice([0, KEEP, PUNCH | KEEP, ZERO, ZERO | KEEP, PUNCH]), self.off(), r.choice([0, 1, 5000, 300000])),
+            "fallocate": lambda: (kind, slot, r.choice(FALLOCATE), self.off(), r.choice([0, 1, 5000, 300000])),
             "map": lambda: (kind, slot, r.randint(0, 6000), r.randbytes(r.choice([1, 100, 5000]))),
             "copy": lambda: (kind, slot, r.choice(sorted(self.slots)), r.choice([10, 5000])),
             "linkfd": lambda: (kind, slot, p()),
         }.get(kind, lambda: (kind, p()))()
+
+
+def can_allocate(folder):
+    """The modes of fallocate that the plain folder's file system has: the view has all of them."""
+    fine = [PUNCH]  # refused everywhere
+    with tempfile.TemporaryFile(dir=folder) as f:
+        f.write(bytes(8192))
+        f.flush()
+        for mode in (0, KEEP, PUNCH | KEEP, ZERO, ZERO | KEEP):
+            if libc.fallocate(f.fileno(), mode, ctypes.c_long(0), ctypes.c_long(4096)) == 0:
+                fine.append(mode)
+    return fine
 
 
 def outcome(side, op):
@@ -313,6 +326,7 @@ def compare(args, ctl, view, client, plain, when):
 def work(args):
     view, client, ctl = os.environ["VIEW"], os.environ["CLIENT"], Control(os.environ["CTL"])
     plain = os.environ["PLAIN"]
+    FALLOCATE[:] = can_allocate(os.path.dirname(plain))
     a, b, walk = Side(view), Side(plain), Walk(args.seed)
     trouble = random.Random(args.seed + 1)
     counts, last = {}, None
@@ -394,7 +408,7 @@ def main():
     if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
         print("mounting needs root and /dev/fuse")
         return 77
-    top = tempfile.mkdtemp(prefix="virga-diff-")
+    top = tempfile.mkdtemp(prefix="virga-diff-", dir="/var/tmp")
     try:
         client, plain = os.path.join(top, "client/p"), os.path.join(top, "other/plain")
         os.makedirs(client)

@@ -144,7 +144,7 @@ def main():
     if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
         print("mounting needs root and /dev/fuse")
         return 77
-    top = tempfile.mkdtemp(prefix="virga-kept-")
+    top = tempfile.mkdtemp(prefix="virga-kept-", dir="/var/tmp")
     try:
         os.makedirs(top + "/client/p")
         for name, word in ((".netrc", WORD), ("open", OPEN)):
