@@ -408,6 +408,10 @@ def main():
     if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
         print("mounting needs root and /dev/fuse")
         return 77
+    kind = subprocess.run(["stat", "-f", "-c", "%T", "/var/tmp"], capture_output=True, text=True).stdout.strip()
+    if kind not in ("ext2/ext3", "xfs", "btrfs"):
+        print(f"/var/tmp is on {kind}, which answers some operations in ways of its own")
+        return 77
     top = tempfile.mkdtemp(prefix="virga-diff-", dir="/var/tmp")
     try:
         client, plain = os.path.join(top, "client/p"), os.path.join(top, "other/plain")
