@@ -106,7 +106,7 @@ static unsigned users_of(struct vg_machine *m, const struct mgen *g) {
     return n;
 }
 
-static void remember(struct vg_machine *m, uint64_t folder) {
+void vg_gen_remember(struct vg_machine *m, uint64_t folder) {
     uint64_t *grown = m->n_pending < PENDING_MAX ? vg_grow(m->pending, &m->cap_pending,
                                                            m->n_pending + 1, sizeof(*m->pending))
                                                  : NULL;
@@ -135,7 +135,7 @@ void vg_gen_inval(struct vg_machine *m, const Vg__Mr__Inval *i) {
     }
     for (size_t k = 0; k < i->n_folder; k++)
         if (vg_env_knows(g->env, i->folder[k])) {
-            remember(m, i->folder[k]);
+            vg_gen_remember(m, i->folder[k]);
             freeze(g);
         }
 }

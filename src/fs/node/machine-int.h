@@ -88,6 +88,7 @@ void vg_machine_on_run(struct vg_machine *m, const Vg__Mr__Run *run); /* receivi
 int vg_gen_first(struct vg_machine *m, struct vg_err *err);
 int vg_gen_new(struct vg_machine *m, struct mgen **ret, struct vg_err *err);
 void vg_gen_free(struct mgen *g);
+void vg_gen_remember(struct vg_machine *m, uint64_t folder); /* the next view asks for it */
 void vg_gen_inval(struct vg_machine *m, const Vg__Mr__Inval *i);
 void vg_gen_epoch(struct vg_machine *m, uint64_t root_object);
 int vg_gen_for_run(struct vg_machine *m, struct vg_err *err); /* m->gen is what is true now */

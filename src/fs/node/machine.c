@@ -87,6 +87,8 @@ static void on_dir(void *user, uint64_t req, const struct vg_dirrec *rec) {
         return;
     vg_list_for_each (it, &m->gens)
         taken |= vg_env_dir(vg_list_entry(it, struct mgen, link)->env, req, rec);
+    if (req && taken && m->gen->frozen)
+        vg_gen_remember(m, rec->object); /* it may tell of a change that nothing else names */
     if (!req && (!taken || m->gen->frozen))
         stash(m, rec); /* for a view that the next Run makes */
 }

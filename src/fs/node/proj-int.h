@@ -55,6 +55,7 @@ struct pdir {
     uint64_t req;         /* of that question */
     uint64_t fetch_acked; /* what was acknowledged when it was asked for */
     uint64_t fetch_gen, proved_gen; /* which vg_proj_begin it was asked for and proven after */
+    uint64_t seq;                   /* of the newest record that is in it */
     bool fetching, again, unproven;
     struct vg_list unproven_link;
     struct vg_list waiting; /* struct pwait */

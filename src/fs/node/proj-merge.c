@@ -291,6 +291,7 @@ void proj_merge(struct vg_proj *p, struct pnode *dir, const struct vg_dirrec *re
     size_t at = 0;
     dir->refs++;
     dir->lost_numbers = 0;
+    f->seq = VG_MAX(f->seq, rec->seq);
     f->record++;
     while (vg_dirrec_next(rec, &at, &e))
         ours |= merge_entry(p, dir, &e, first, acked);

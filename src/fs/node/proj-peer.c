@@ -28,8 +28,14 @@ bool vg_proj_dir(struct vg_proj *p, uint64_t req, const struct vg_dirrec *rec) {
             f->fetching = false; /* the links take it for the answer */
         /* A push may be older than operations that were acknowledged over another link. */
         bool later = f->last_op <= p->acked && rec->seq > p->acked_seq;
-        if (!pushed || !f->record || (f->unproven && (!f->last_op || later)))
+        bool may = !f->last_op || later;
+        /* One that is newer counts also where nothing was known to have changed: the service will
+           not name again what it has told. */
+        bool newer = rec->seq > f->seq;
+        if (!pushed || !f->record || (may && (f->unproven || newer)))
             proj_merge(p, n, rec, pushed, later ? p->acked : 0);
+        else if (newer)
+            proj_unprove(p, n);
     }
     pthread_mutex_unlock(&p->lock);
     return n != NULL;
@@ -212,6 +218,7 @@ void vg_proj_new_epoch(struct vg_proj *p, uint32_t view, uint64_t root_object) {
         if (!n->dir)
             continue;
         n->dir->fetching = false;
+        n->dir->seq = 0;
         proj_unprove(p, n);
         proj_wake(p, &n->dir->waiting);
     }
