@@ -1,7 +1,7 @@
 """kill -9 of virgad, of the agent, of both, at random moments under running and starting tasks: nothing that
 was accepted is lost, nothing runs twice, no byte of output is lost or doubled, every status is right.
 
-VIRGA_CHAOS_ROUNDS (30) and VIRGA_CHAOS_SEED (1) choose how long and which; a failing round names its seed."""
+VIRGA_CHAOS_ROUNDS (16) and VIRGA_CHAOS_SEED (1) choose how long and which; a failing round names its seed."""
 import os
 import random
 import signal
@@ -10,7 +10,7 @@ import time
 import pytest
 from virga import WAIT_S, wait_for
 
-ROUNDS = int(os.environ.get("VIRGA_CHAOS_ROUNDS", "30"))
+ROUNDS = int(os.environ.get("VIRGA_CHAOS_ROUNDS", "16"))
 SEED = int(os.environ.get("VIRGA_CHAOS_SEED", "1"))
 LINES = 40
 EXPECTED = b"".join(b"line %d of %%s\n" % i for i in range(1, LINES + 1))
