@@ -1,4 +1,5 @@
 """A node whose kernel has neither FUSE passthrough nor EROFS images in files: slower, and otherwise the same."""
+import pytest
 from hosts import FarNode
 from test_mirror_fresh import (  # noqa: F401
     test_an_edit_outside_the_project_is_seen_too,
@@ -13,6 +14,8 @@ from test_mirror_work import (  # noqa: F401
     test_what_only_the_laptop_has_is_found,
 )
 from virga import LONG
+
+pytestmark = pytest.mark.skipif(not LONG, reason="a long form: VIRGA_TEST_LONG=1")
 
 if LONG:
     from test_mirror_work import test_tools_say_the_same  # noqa: F401
