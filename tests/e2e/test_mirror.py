@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 from hosts import FAR_CONFIG, FarNode, far_world, ready_nodes, wait_for
-from virga import Terminal, pids, read_bytes
+from virga import LONG, Terminal, pids, read_bytes
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="hosts need root"),
@@ -261,6 +261,7 @@ class Elsewhere(FarNode):
         return super().inside(["unshare", "--mount", "sh", "-c", script, "sh", *argv])
 
 
+@pytest.mark.skipif(not LONG, reason="not yet steady on every machine: VIRGA_TEST_LONG=1")
 def test_a_local_clients_task_on_another_machine_finds_the_clients_files(far, laptop):
     node = far.add("other", "10.77.0.15", kind=Elsewhere)
     try:
