@@ -4,7 +4,6 @@ import random
 import signal
 import subprocess
 import threading
-import time
 
 import pytest
 from hosts import ready_nodes
@@ -89,19 +88,20 @@ def test_a_build_survives_a_link_that_keeps_breaking(far, seed):
 
 def test_what_is_cached_goes_on_without_the_laptop(far):
     laptop = far.laptop
-    p = laptop.popen(["vrun", "sh", "-c", "/usr/bin/python3 -c 'import json'; echo loaded; read x;"
-                      " for i in 1 2 3; do /usr/bin/python3 -c 'import json; print(json.dumps([1]))'; done > counted; echo done >> counted"],
-                     stdin=subprocess.PIPE)
-    assert p.stdout.readline() == b"loaded\n"
+    again = "/usr/bin/python3 -c 'import json; print(json.dumps([1]))'"
+    p = laptop.popen(["vrun", "-n", "cached", "sh", "-c", f"{again}; read x; echo went; sleep 1;"
+                      f" for i in 1 2 3; do {again}; done > counted; echo counted"], stdin=subprocess.PIPE)
+    assert p.stdout.readline() == b"[1]\n"
     p.stdin.write(b"go\n")
     p.stdin.flush()
-    time.sleep(0.3)
+    assert p.stdout.readline() == b"went\n"
     laptop.cut()
-    time.sleep(3)
+    wait_for("the command to go on", lambda: "counted" in far.control.out("virga", "task", "logs", "cached"))
+    assert p.poll() is None, "what it wrote cannot be back yet"
     laptop.heal()
-    _, err = p.communicate(timeout=120)
-    assert p.returncode == 0, err
-    assert (laptop.work / "counted").read_text() == "[1]\n" * 3 + "done\n"
+    out, err = p.communicate(timeout=120)
+    assert (p.returncode, out) == (0, b"counted\n"), err
+    assert (laptop.work / "counted").read_text() == "[1]\n" * 3
 
 
 WAITER = "echo started > {0}; echo ready; read x; cat /opt/only-here/file >> {0}; seq 1000 >> {0}; exit 7"

@@ -35,7 +35,7 @@ Test(policy, secrets_are_denied_in_every_home) {
         ".ssh/id_rsa",
         ".ssh/id_ed25519",
         ".ssh/github",
-        ".ssh/work/key",
+        ".ssh/office/key",
         ".gnupg/private-keys-v1.d/a.key",
         ".aws/credentials",
         ".config/gcloud/credentials.db",
@@ -111,7 +111,7 @@ Test(policy, what_programs_need_is_served) {
                                        "/data/people/ann/.gitconfig",
                                        "/data/people/ann/.bashrc",
                                        "/data/people/ann/.aws/config",
-                                       "/data/people/ann/work/.env",
+                                       "/data/people/ann/office/.env",
                                        "/data/people/ann/.config/pip/pip.conf",
                                        "/data/people/ann/venv/lib/python3.11/site-packages/certifi/"
                                        "cacert.pem",
