@@ -89,7 +89,7 @@ def test_a_build_survives_a_link_that_keeps_breaking(far, seed):
 def test_what_is_cached_goes_on_without_the_laptop(far):
     laptop = far.laptop
     again = "/usr/bin/python3 -c 'import json; print(json.dumps([1]))'"
-    p = laptop.popen(["vrun", "-n", "cached", "sh", "-c", f"{again}; read x; echo went; sleep 1;"
+    p = laptop.popen(["vrun", "-n", "cached", "sh", "-c", f"sleep 0; {again}; read x; echo went; sleep 1;"
                       f" for i in 1 2 3; do {again}; done > counted; echo counted"], stdin=subprocess.PIPE)
     assert p.stdout.readline() == b"[1]\n"
     p.stdin.write(b"go\n")
