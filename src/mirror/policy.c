@@ -39,7 +39,7 @@ struct places {
     size_t n, cap;
 };
 
-struct vg_policy {
+struct vg_mpolicy {
     struct rule rule[RULES];
     struct place home;
     struct places allowed, denied, projects;
@@ -123,8 +123,8 @@ static void compile(struct rule *r, const char *pattern) {
         abort(); /* a line of the table is too long: every test would find it */
 }
 
-int vg_policy_new(const char *home, struct vg_policy **ret) {
-    struct vg_policy *p = vg_alloc(sizeof(*p));
+int vg_mpolicy_new(const char *home, struct vg_mpolicy **ret) {
+    struct vg_mpolicy *p = vg_alloc(sizeof(*p));
     if (!p)
         return -ENOMEM;
     int r = place_init(&p->home, home);
@@ -138,7 +138,7 @@ int vg_policy_new(const char *home, struct vg_policy **ret) {
     return 0;
 }
 
-void vg_policy_free(struct vg_policy *p) {
+void vg_mpolicy_free(struct vg_mpolicy *p) {
     if (!p)
         return;
     place_done(&p->home);
@@ -151,11 +151,11 @@ void vg_policy_free(struct vg_policy *p) {
     free(p);
 }
 
-int vg_policy_allow(struct vg_policy *p, const char *path) {
+int vg_mpolicy_allow(struct vg_mpolicy *p, const char *path) {
     return places_add(&p->allowed, path);
 }
 
-void vg_policy_disallow(struct vg_policy *p, const char *path) {
+void vg_mpolicy_disallow(struct vg_mpolicy *p, const char *path) {
     struct place gone;
     if (place_init(&gone, path) < 0)
         return;
@@ -169,11 +169,11 @@ void vg_policy_disallow(struct vg_policy *p, const char *path) {
     place_done(&gone);
 }
 
-int vg_policy_deny(struct vg_policy *p, const char *path) {
+int vg_mpolicy_deny(struct vg_mpolicy *p, const char *path) {
     return places_add(&p->denied, path);
 }
 
-int vg_policy_project(struct vg_policy *p, const char *path) {
+int vg_mpolicy_project(struct vg_mpolicy *p, const char *path) {
     for (size_t i = 0; i < p->projects.n; i++) /* every run names its own */
         if (strcmp(p->projects.place[i].path, path) == 0)
             return 0;
@@ -187,7 +187,7 @@ int vg_policy_project(struct vg_policy *p, const char *path) {
     return 0;
 }
 
-static void ignore_remove(struct vg_policy *p, const char *folder) {
+static void ignore_remove(struct vg_mpolicy *p, const char *folder) {
     for (size_t i = 0; i < p->n_ignore; i++)
         if (strcmp(vg_ignore_folder(p->ignore[i]), folder) == 0) {
             vg_ignore_free(p->ignore[i]);
@@ -196,8 +196,8 @@ static void ignore_remove(struct vg_policy *p, const char *folder) {
         }
 }
 
-int vg_policy_ignore(struct vg_policy *p, const char *folder, const char *text, size_t n,
-                     struct vg_err *err) {
+int vg_mpolicy_ignore(struct vg_mpolicy *p, const char *folder, const char *text, size_t n,
+                      struct vg_err *err) {
     struct vg_ignore **grown = vg_grow(p->ignore, &p->cap_ignore, p->n_ignore + 1, sizeof(*grown)),
                      *g;
     if (!grown)
@@ -223,8 +223,8 @@ int vg_policy_ignore(struct vg_policy *p, const char *folder, const char *text, 
 
 /* A path is ignored when it or a folder above it is: as in git, what lies in an ignored folder
    cannot be brought back. */
-static bool ignored(const struct vg_policy *p, const struct vg_part *path, size_t n, bool is_folder,
-                    const char **why) {
+static bool ignored(const struct vg_mpolicy *p, const struct vg_part *path, size_t n,
+                    bool is_folder, const char **why) {
     if (p->n_ignore == 0)
         return false;
     for (size_t k = 1; k <= n; k++)
@@ -239,7 +239,7 @@ static bool ignored(const struct vg_policy *p, const struct vg_part *path, size_
 }
 
 /* How many parts of the path are somebody's home; -1: it is in none. */
-static int home_of(const struct vg_policy *p, const struct vg_part *path, size_t n) {
+static int home_of(const struct vg_mpolicy *p, const struct vg_part *path, size_t n) {
     if (p->home.n <= n && same(p->home.part, path, p->home.n))
         return (int)p->home.n;
     if (n >= 1 && path[0].n == 4 && memcmp(path[0].s, "root", 4) == 0)
@@ -250,7 +250,7 @@ static int home_of(const struct vg_policy *p, const struct vg_part *path, size_t
 }
 
 /* The line of the table that decides, RULES when none does. */
-static size_t find(const struct vg_policy *p, const struct vg_part *path, size_t n) {
+static size_t find(const struct vg_mpolicy *p, const struct vg_part *path, size_t n) {
     int home = home_of(p, path, n), project = -1;
     for (size_t i = 0; i < RULES; i++) {
         const struct rule *r = &p->rule[i];
@@ -266,8 +266,8 @@ static size_t find(const struct vg_policy *p, const struct vg_part *path, size_t
     return RULES;
 }
 
-enum vg_verdict vg_policy_ask(const struct vg_policy *p, const char *path, mode_t mode,
-                              const char **ret_why) {
+enum vg_verdict vg_mpolicy_ask(const struct vg_mpolicy *p, const char *path, mode_t mode,
+                               const char **ret_why) {
     struct vg_part part[VG_PARTS_MAX];
     const char *dummy;
     const char **why = ret_why ? ret_why : &dummy;
@@ -301,7 +301,7 @@ enum vg_verdict vg_policy_ask(const struct vg_policy *p, const char *path, mode_
     return VG_DENY;
 }
 
-bool vg_policy_rule(size_t i, const char **ret_kind, const char **ret_why) {
+bool vg_mpolicy_rule(size_t i, const char **ret_kind, const char **ret_why) {
     static const char *const name[] = {[SERVE] = "serve",
                                        [DENY] = "deny",
                                        [DENY_OUT] = "deny outside projects",

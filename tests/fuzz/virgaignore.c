@@ -7,22 +7,22 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void ask(const struct vg_policy *p, const char *path) {
+static void ask(const struct vg_mpolicy *p, const char *path) {
     const char *why = NULL, *again = NULL;
     for (int folder = 0; folder < 2; folder++) {
         mode_t mode = folder ? S_IFDIR : S_IFREG;
-        enum vg_verdict v = vg_policy_ask(p, path, mode, &why);
-        if (!why || v != vg_policy_ask(p, path, mode, &again) || why != again)
+        enum vg_verdict v = vg_mpolicy_ask(p, path, mode, &why);
+        if (!why || v != vg_mpolicy_ask(p, path, mode, &again) || why != again)
             abort();
     }
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    struct vg_policy *p;
+    struct vg_mpolicy *p;
     struct vg_err err = VG_ERR_INIT;
-    if (vg_policy_new("/home/u", &p) < 0)
+    if (vg_mpolicy_new("/home/u", &p) < 0)
         abort();
-    int r = vg_policy_ignore(p, "/home/u/p", (const char *)data, size, &err);
+    int r = vg_mpolicy_ignore(p, "/home/u/p", (const char *)data, size, &err);
     if (r < 0 && (r != -EINVAL || !strstr(err.msg, ".virgaignore, line")))
         abort();
     char path[512] = "/home/u/p/";
@@ -33,6 +33,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     ask(p, path);
     ask(p, "/home/u/p/src/main.o");
     ask(p, "/home/u/p/a/b/c/d");
-    vg_policy_free(p);
+    vg_mpolicy_free(p);
     return 0;
 }

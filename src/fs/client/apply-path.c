@@ -337,14 +337,14 @@ static void ignored_note(struct vg_apply *a, const struct aop *o, const char *ab
 }
 
 int apply_policy(struct vg_apply *a, const struct aop *o, const char *path, const struct stat *st) {
-    struct vg_policy *policy = vg_ctree_policy(a->conf.tree);
+    struct vg_mpolicy *policy = vg_ctree_policy(a->conf.tree);
     if (!policy)
         return 0;
     vg_auto_free char *abs = vg_fmt("%s/%s", strcmp(o->view->path, "/") ? o->view->path : "", path);
     if (!abs)
         return -ENOMEM;
     mode_t mode = st ? st->st_mode : (mode_t)(o->op->stat ? o->op->stat->mode : S_IFREG);
-    enum vg_verdict v = vg_policy_ask(policy, abs, mode, NULL);
+    enum vg_verdict v = vg_mpolicy_ask(policy, abs, mode, NULL);
     if (v == VG_IGNORE) {
         ignored_note(a, o, abs);
         return -ECANCELED; /* stays on the node */

@@ -55,12 +55,12 @@ static int open_state(struct vg_mirror *m, struct vg_err *err) {
     return r < 0 ? vg_err_sys(err, r, "cannot open %s", memo) : 0;
 }
 
-int vg_mirror_policy(const struct vg_mirror_conf *conf, struct vg_policy **ret) {
-    int r = vg_policy_new(conf->home, ret);
+int vg_mirror_policy(const struct vg_mirror_conf *conf, struct vg_mpolicy **ret) {
+    int r = vg_mpolicy_new(conf->home, ret);
     if (r == 0)
-        r = vg_policy_deny(*ret, conf->state);
+        r = vg_mpolicy_deny(*ret, conf->state);
     if (r == 0 && conf->own)
-        r = vg_policy_deny(*ret, conf->own);
+        r = vg_mpolicy_deny(*ret, conf->own);
     return r;
 }
 
@@ -141,7 +141,7 @@ void vg_mirror_free(struct vg_mirror *m) {
     uv_run(m->loop, UV_RUN_NOWAIT);
     vg_memo_free(m->memo);
     vg_ctree_free(m->tree);
-    vg_policy_free(m->policy);
+    vg_mpolicy_free(m->policy);
     free(m->root);
     free(m->home);
     free(m->state);
@@ -212,7 +212,7 @@ static int add_view(struct vg_mirror_task *t, const char *path, struct vg_err *e
         if (t->view_root[i] == root)
             return 0;
     char *own = vg_strdup(path);
-    if (!own || vg_policy_project(t->m->policy, path) < 0) {
+    if (!own || vg_mpolicy_project(t->m->policy, path) < 0) {
         free(own);
         return vg_err_set(err, VG_INTERNAL, "out of memory");
     }
@@ -269,7 +269,7 @@ static int allow(struct vg_mirror_task *t, const struct vg_mirror_run *run, stru
         return vg_err_set(err, VG_INTERNAL, "out of memory");
     for (size_t i = 0; i < run->n_allow; i++) {
         char *path = vg_strdup(run->allow[i]);
-        int r = path ? vg_policy_allow(t->m->policy, path) : -ENOMEM;
+        int r = path ? vg_mpolicy_allow(t->m->policy, path) : -ENOMEM;
         if (r < 0) {
             free(path);
             return vg_err_sys(err, r, "cannot allow '%s'", run->allow[i]);
@@ -282,7 +282,7 @@ static int allow(struct vg_mirror_task *t, const struct vg_mirror_run *run, stru
 
 void vg_mirror_over(struct vg_mirror_task *t) {
     for (size_t i = 0; i < t->n_allowed; i++) {
-        vg_policy_disallow(t->m->policy, t->allowed[i]);
+        vg_mpolicy_disallow(t->m->policy, t->allowed[i]);
         vg_ctree_judged_anew(t->m->tree, t->allowed[i]);
         free(t->allowed[i]);
     }

@@ -13,7 +13,7 @@
 #define ASKED_BYTES (40u << 10) /* an answer to `virga mirror status` is a packet */
 
 /* .virgaignore files count once their folder was seen: look at all above the path. */
-static void see_ignores(struct vg_policy *policy, int root_fd, const char *path) {
+static void see_ignores(struct vg_mpolicy *policy, int root_fd, const char *path) {
     char dir[PATH_MAX];
     for (size_t i = 0; path[i] && i < sizeof(dir) - 1; i++) {
         dir[i] = path[i];
@@ -27,8 +27,8 @@ static void see_ignores(struct vg_policy *policy, int root_fd, const char *path)
             return;
         if (vg_scan_folder(fd, false, &scan) == 0) {
             if (scan.ignore)
-                (void)vg_policy_ignore(policy, dir, (const char *)scan.ignore_text.base,
-                                       vg_buf_len(&scan.ignore_text), &err);
+                (void)vg_mpolicy_ignore(policy, dir, (const char *)scan.ignore_text.base,
+                                        vg_buf_len(&scan.ignore_text), &err);
             vg_scan_done(&scan);
         }
         dir[i] = '/';
@@ -51,13 +51,13 @@ static const char *verdict_words(enum vg_verdict v) {
     return "?";
 }
 
-static int explain(struct vg_policy *policy, int root_fd, const char *path, struct vg_buf *b) {
+static int explain(struct vg_mpolicy *policy, int root_fd, const char *path, struct vg_buf *b) {
     see_ignores(policy, root_fd, path);
     struct stat st = {.st_mode = S_IFREG};
     vg_auto_fd int fd = vg_open_beneath(root_fd, path, O_PATH);
     bool there = fd >= 0 && fstat(fd, &st) == 0;
     const char *why = NULL;
-    enum vg_verdict v = vg_policy_ask(policy, path, st.st_mode, &why);
+    enum vg_verdict v = vg_mpolicy_ask(policy, path, st.st_mode, &why);
     int r = vg_buf_printf(b, "%s: %s\n", path, verdict_words(v));
     if (r == 0 && why)
         r = vg_buf_printf(b, "  because: %s\n", why);
@@ -73,7 +73,7 @@ static int explain(struct vg_policy *policy, int root_fd, const char *path, stru
 
 int vg_mirror_explain(const struct vg_mirror_conf *conf, const char *path, char **ret,
                       struct vg_err *err) {
-    struct vg_policy *policy = NULL;
+    struct vg_mpolicy *policy = NULL;
     struct vg_buf b = {0};
     if (path[0] != '/' || strlen(path) >= PATH_MAX)
         return vg_err_set(err, VG_INVALID, "'%s' is not an absolute path", path);
@@ -81,7 +81,7 @@ int vg_mirror_explain(const struct vg_mirror_conf *conf, const char *path, char 
     int r = root_fd < 0 ? -errno : vg_mirror_policy(conf, &policy);
     if (r == 0)
         r = explain(policy, root_fd, path, &b);
-    vg_policy_free(policy);
+    vg_mpolicy_free(policy);
     if (r < 0) {
         vg_buf_done(&b);
         return vg_err_sys(err, r, "cannot explain %s", path);

@@ -320,11 +320,11 @@ static bool refused(struct vg_mlink *l, const struct vg_mitem *it, const struct 
         return true;
     }
     const struct vg_mstat *st = vg_cobj_told(o);
-    enum vg_verdict v = vg_policy_ask(l->m->policy, path,
-                                      st                      ? (mode_t)st->mode
-                                      : it->kind == VG_MI_DIR ? S_IFDIR
-                                                              : S_IFREG,
-                                      &why);
+    enum vg_verdict v = vg_mpolicy_ask(l->m->policy, path,
+                                       st                      ? (mode_t)st->mode
+                                       : it->kind == VG_MI_DIR ? S_IFDIR
+                                                               : S_IFREG,
+                                       &why);
     if (v == VG_SERVE || v == VG_SECRET ||
         (v == VG_EMPTY && (it->kind == VG_MI_DIR || vg_cobj_in_view(o))) ||
         vg_cobj_view_id(o)) /* a view's root was named by the person */

@@ -135,7 +135,7 @@ struct vg_mirror {
     char *root, *home, *state, host[256];
     int level;
     uint8_t machine[VG_MID], epoch[VG_MID];
-    struct vg_policy *policy;
+    struct vg_mpolicy *policy;
     struct vg_ctree *tree;
     struct vg_watch *watch;
     struct vg_memo *memo;
@@ -219,4 +219,4 @@ int vg_mtask_trace(struct vg_mirror_task *t, const Vg__Mr__Trace *m);
 void vg_traces_tidy(const struct vg_mirror *m); /* forgets what was not used for long */
 
 /* client.c: the rules for a machine, Virga's own folders among the denied. */
-int vg_mirror_policy(const struct vg_mirror_conf *conf, struct vg_policy **ret);
+int vg_mirror_policy(const struct vg_mirror_conf *conf, struct vg_mpolicy **ret);

@@ -22,7 +22,7 @@ struct vg_cobj {
 struct vg_ctree {
     int root_fd;
     uint8_t machine[VG_MID];
-    struct vg_policy *policy;
+    struct vg_mpolicy *policy;
     struct vg_map by_number;
     struct vg_map views;   /* by path */
     struct vg_map by_file; /* device and inode to the file's object that was told last */

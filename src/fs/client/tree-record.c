@@ -36,7 +36,7 @@ static void take_ignore(struct vg_ctree *t, struct vg_cobj *folder, const char *
     struct vg_err err = VG_ERR_INIT;
     const char *text = scan->ignore ? (const char *)scan->ignore_text.base : "";
     size_t n = scan->ignore ? vg_buf_len(&scan->ignore_text) : 0;
-    if (vg_policy_ignore(t->policy, path, n ? text : "", n, &err) < 0)
+    if (vg_mpolicy_ignore(t->policy, path, n ? text : "", n, &err) < 0)
         vg_warn("%s", err.msg);
     folder->ignore = scan->ignore;
 }
@@ -56,7 +56,7 @@ static int add_one(struct adding *a, const struct vg_scan *scan, const struct vg
     const char *name = vg_scan_str(scan, e->name);
     size_t n = strlen(name);
     memcpy(a->path + a->at, name, n + 1);
-    enum vg_verdict v = vg_policy_ask(a->t->policy, a->path, (mode_t)e->st.mode, NULL);
+    enum vg_verdict v = vg_mpolicy_ask(a->t->policy, a->path, (mode_t)e->st.mode, NULL);
     if (v == VG_IGNORE)
         return 0;
     struct vg_cobj *o = object_of(a->t, a->folder, name, &e->st);
@@ -115,7 +115,7 @@ int vg_ctree_take(struct vg_ctree *t, struct vg_cobj *folder, const struct vg_sc
     int r = vg_cobj_path(folder, a->path, PATH_MAX);
     if (r < 0)
         goto out;
-    enum vg_verdict v = vg_policy_ask(t->policy, a->path, S_IFDIR, NULL);
+    enum vg_verdict v = vg_mpolicy_ask(t->policy, a->path, S_IFDIR, NULL);
     if ((v == VG_IGNORE || v == VG_DENY) && !folder->view) {
         r = v == VG_DENY ? -EACCES : -ENOENT;
         goto out;

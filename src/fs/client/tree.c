@@ -33,7 +33,7 @@ fail:
     return NULL;
 }
 
-int vg_ctree_new(const char *root, struct vg_policy *policy, const uint8_t machine[VG_MID],
+int vg_ctree_new(const char *root, struct vg_mpolicy *policy, const uint8_t machine[VG_MID],
                  struct vg_ctree **ret) {
     struct vg_ctree *t = vg_alloc(sizeof(*t));
     if (!t)
@@ -72,7 +72,7 @@ void vg_ctree_free(struct vg_ctree *t) {
 const uint8_t *vg_ctree_machine(const struct vg_ctree *t) {
     return t->machine;
 }
-struct vg_policy *vg_ctree_policy(const struct vg_ctree *t) {
+struct vg_mpolicy *vg_ctree_policy(const struct vg_ctree *t) {
     return t->policy;
 }
 int vg_ctree_root_fd(const struct vg_ctree *t) {

@@ -13,11 +13,11 @@ struct vg_ctree;
 struct vg_cobj; /* folders, and what lies in folders that were served */
 struct vg_memo;
 
-int vg_ctree_new(const char *root, struct vg_policy *policy, const uint8_t machine[VG_MID],
+int vg_ctree_new(const char *root, struct vg_mpolicy *policy, const uint8_t machine[VG_MID],
                  struct vg_ctree **ret);
 void vg_ctree_free(struct vg_ctree *t);
 const uint8_t *vg_ctree_machine(const struct vg_ctree *t);
-struct vg_policy *vg_ctree_policy(const struct vg_ctree *t);
+struct vg_mpolicy *vg_ctree_policy(const struct vg_ctree *t);
 int vg_ctree_root_fd(const struct vg_ctree *t); /* O_PATH; for threads that open by path */
 
 struct vg_cobj *vg_ctree_get(struct vg_ctree *t, uint64_t object); /* NULL: unknown */

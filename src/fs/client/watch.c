@@ -189,7 +189,7 @@ static bool hidden(struct vg_watch *w, const struct vg_cobj *folder, const char 
         return false;
     size_t at = strlen(path);
     snprintf(path + at, sizeof(path) - at, "%s%s", at > 1 ? "/" : "", name);
-    return vg_policy_ask(w->tree->policy, path, m, NULL) == VG_IGNORE;
+    return vg_mpolicy_ask(w->tree->policy, path, m, NULL) == VG_IGNORE;
 }
 
 struct below {

@@ -147,7 +147,10 @@ struct env_call { /* a request on its way through */
 /* env-tree.c; all with the lock held. */
 struct env_node *vg_env_node(struct vg_env *e, uint64_t number);
 struct env_node *vg_env_node_new(struct vg_env *e, struct env_node *parent);
-void vg_env_node_put(struct vg_env *e, struct env_node *n); /* frees it when nothing needs it */
+void vg_env_node_put(struct vg_env *e, struct env_node *n);    /* frees it when nothing needs it */
+void vg_env_node_detach(struct vg_env *e, struct env_node *n); /* it lies nowhere any more */
+int vg_env_node_update(struct vg_env *e, struct env_node *n, const struct vg_dirent *d);
+int vg_env_have_folder(struct vg_env *e, struct env_node *n);
 void vg_env_forget(struct vg_env *e, uint64_t number, uint64_t lookups);
 struct env_node *vg_env_kid(const struct env_folder *f, const char *name, size_t n);
 int vg_env_apply(struct vg_env *e, struct env_node *folder, const struct vg_dirrec *rec);

@@ -48,7 +48,7 @@ struct env_node *vg_env_node_new(struct vg_env *e, struct env_node *parent) {
     return n;
 }
 
-static void detach(struct vg_env *e, struct env_node *n) {
+void vg_env_node_detach(struct vg_env *e, struct env_node *n) {
     if (vg_map_get_u64(&e->by_object, n->object) == n)
         vg_map_del_u64(&e->by_object, n->object);
     n->parent = NULL;
@@ -65,7 +65,7 @@ static void negative_clear(struct env_folder *f) {
 
 static void folder_clear(struct vg_env *e, struct env_folder *f) {
     for (uint32_t i = 0; i < f->n; i++)
-        detach(e, f->kid[i]);
+        vg_env_node_detach(e, f->kid[i]);
     f->n = 0;
     negative_clear(f);
 }
@@ -179,7 +179,7 @@ static void set_stat(struct vg_env *e, struct env_node *n, const struct vg_mstat
         vg_env_notify(e, stamp ? NOTE_ATTR : NOTE_INODE, n, NULL, 0);
 }
 
-static int update(struct vg_env *e, struct env_node *n, const struct vg_dirent *d) {
+int vg_env_node_update(struct vg_env *e, struct env_node *n, const struct vg_dirent *d) {
     bool fresh = !n->name;
     int r = set_names(n, d);
     if (r < 0 || (r = set_object(e, n, d->object)) < 0)
@@ -239,7 +239,7 @@ static void lose(struct vg_env *e, struct env_node *folder, struct env_node *n) 
     if (n->lookups)
         vg_env_notify(e, NOTE_ENTRY, folder, n->name, n->name_len);
     note_change(folder->dir);
-    detach(e, n);
+    vg_env_node_detach(e, n);
 }
 
 /* Both are sorted: one pass. What cannot be kept for lack of memory is missing from the folder,
@@ -270,7 +270,7 @@ static int merge(struct vg_env *e, struct env_node *folder, const struct vg_dirr
             kid[n++] = k;
             if (differs(k, &d))
                 note_change(f);
-            r = update(e, k, &d);
+            r = vg_env_node_update(e, k, &d);
         }
     }
     while (old < f->n)
@@ -279,7 +279,7 @@ static int merge(struct vg_env *e, struct env_node *folder, const struct vg_dirr
     return r;
 }
 
-static int have_folder(struct vg_env *e, struct env_node *n) {
+int vg_env_have_folder(struct vg_env *e, struct env_node *n) {
     if (n->dir)
         return 0;
     n->dir = vg_alloc(sizeof(*n->dir));
@@ -296,14 +296,14 @@ static uint32_t drop_nameless(struct vg_env *e, struct env_node **kid, uint32_t 
         if (kid[i]->name)
             kid[kept++] = kid[i];
         else
-            detach(e, kid[i]);
+            vg_env_node_detach(e, kid[i]);
     return kept;
 }
 
 int vg_env_apply(struct vg_env *e, struct env_node *folder, const struct vg_dirrec *rec) {
     if (folder->depth >= ENV_DEPTH_MAX) /* whoever walks the tree may do so by recursion */
         return -ENAMETOOLONG;
-    int r = have_folder(e, folder);
+    int r = vg_env_have_folder(e, folder);
     struct env_node **kid = r < 0 ? NULL : vg_alloc((rec->n + 1) * sizeof(struct env_node *));
     if (!kid)
         return -ENOMEM;
@@ -355,7 +355,7 @@ int vg_env_prove(struct vg_env *e, struct env_node *folder, struct env_node **re
     if (!S_ISDIR(folder->st.mode))
         return -ENOTDIR;
     if (folder->flags & (VG_DE_OTHER | VG_DE_EMPTY))
-        return have_folder(e, folder);
+        return vg_env_have_folder(e, folder);
     if (folder->dir && folder->dir->proven && folder->dir->epoch == e->epoch)
         return 0;
     if (folder->epoch != e->epoch) /* its number is of an earlier service */
@@ -428,81 +428,4 @@ void vg_env_tree_free(struct vg_env *e) {
     free(e->table);
     free(e->unused);
     vg_map_done(&e->by_object);
-}
-
-/* ------------------------------------------------------------------ copying */
-
-static int copy_kid(struct vg_env *to, struct env_node *folder, const struct env_node *k) {
-    struct vg_dirent d = {.object = k->object,
-                          .st = k->st,
-                          .name = k->name,
-                          .target = k->target,
-                          .name_len = k->name_len,
-                          .target_len = k->target_len,
-                          .flags = k->flags,
-                          .id = k->flags & VG_DE_ID ? k->id : NULL};
-    struct env_node *n = vg_env_node_new(to, folder);
-    int r = n ? update(to, n, &d) : -ENOMEM;
-    if (n && r < 0)
-        detach(to, n);
-    else if (n) {
-        n->used_before = k->file || k->used_before;
-        folder->dir->kid[folder->dir->n++] = n;
-    }
-    return r;
-}
-
-static int copy_folder(struct vg_env *to, struct env_node *folder, const struct env_node *src) {
-    int r = have_folder(to, folder);
-    if (r < 0)
-        return r;
-    folder->dir->kid = vg_alloc((src->dir->n + 1) * sizeof(struct env_node *));
-    if (!folder->dir->kid)
-        return -ENOMEM;
-    for (uint32_t i = 0; r >= 0 && i < src->dir->n; i++)
-        r = src->dir->kid[i]->stale ? -ESTALE : copy_kid(to, folder, src->dir->kid[i]);
-    folder->dir->epoch = to->epoch;
-    folder->dir->proven = r >= 0;
-    folder->dir->st = src->dir->st;
-    folder->dir->changed_usec = src->dir->changed_usec;
-    return r == -ESTALE ? 0 : r;
-}
-
-/* Both locks are held: nobody else knows `to`. Breadth first, as deep as a path may be long. */
-static int copy_tree(struct vg_env *to, const struct vg_env *from) {
-    size_t n = 0, cap = 0;
-    struct pair {
-        struct env_node *to, *from;
-    } *todo = NULL, first = {to->root, from->root};
-    int r = 0;
-    to->root->st = from->root->st;
-    for (struct pair p = first; r >= 0;) {
-        const struct env_folder *f = p.from->dir;
-        if (f && f->proven && f->epoch == from->epoch && !p.to->dir)
-            r = copy_folder(to, p.to, p.from);
-        for (uint32_t i = 0; r >= 0 && p.to->dir && i < p.to->dir->n; i++) {
-            struct pair next = {p.to->dir->kid[i], p.from->dir->kid[i]};
-            struct pair *grown = next.from->dir ? vg_grow(todo, &cap, n + 1, sizeof(*todo)) : todo;
-            if (next.from->dir && !grown)
-                r = -ENOMEM;
-            todo = grown ? grown : todo;
-            if (next.from->dir && grown)
-                todo[n++] = next;
-        }
-        if (!n)
-            break;
-        p = todo[--n];
-    }
-    free(todo);
-    return r;
-}
-
-int vg_env_copy(struct vg_env *to, struct vg_env *from) {
-    pthread_mutex_lock(&from->lock);
-    pthread_mutex_lock(&to->lock);
-    int r = copy_tree(to, from);
-    to->traced_before = true; /* what is here already is not seen when it is used */
-    pthread_mutex_unlock(&to->lock);
-    pthread_mutex_unlock(&from->lock);
-    return r;
 }

@@ -54,6 +54,12 @@ struct vg_pull {
     bool stop; /* under the tree's lock: whom it fills for has gone */
 };
 
+/* pull-ask.c; with the tree's lock held. */
+int vg_pull_ask(struct vg_pull *p); /* as much as the window has room for */
+/* The file is another one by now; its folder's record comes unasked, or is asked for. */
+int vg_pull_ask_again(struct vg_pull *p, struct vg_fnode *n);
+void vg_pull_ask_over(struct vg_pull *p, uint64_t req, struct vg_ask *a);
+
 /* pull-tree.c; with the tree's lock held. */
 void vg_pull_want(struct vg_pull *p, struct vg_fnode *n);
 void vg_pull_settle(struct vg_pull *p, struct vg_fnode *n, enum vg_fnode_state state, int error);

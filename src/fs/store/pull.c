@@ -12,134 +12,8 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
-#define DIRS_MAX 512                 /* questions for records and attributes under way */
-#define BYTES_MAX (32u << 20)        /* content under way */
-#define PIECE (16u << 20)            /* of one question */
-#define OUT_MAX (4u << 20)           /* questions not sent yet */
 #define PATIENCE_USEC (15 * VG_USEC) /* for any byte while something is asked */
 #define SKIPS 256                    /* objects in one Skip */
-
-static struct vg_ask *ask_new(struct vg_pull *p, struct vg_fnode *n, int kind, uint64_t bytes,
-                              Vg__Mr__Get *get) {
-    struct vg_ask *a = vg_alloc(sizeof(*a));
-    if (!a)
-        return NULL;
-    a->object = n->object;
-    a->left = bytes;
-    a->kind = kind;
-    *get = (Vg__Mr__Get)VG__MR__GET__INIT;
-    get->has_req = get->has_object = get->has_urgency = true;
-    get->req = ++p->last_req;
-    get->object = n->up;
-    get->urgency = 1;
-    if (vg_map_put_u64(&p->asks, get->req, a) < 0) {
-        free(a);
-        return NULL;
-    }
-    p->asked_bytes += bytes;
-    p->asked_other += kind != VG_ASK_DATA;
-    return a;
-}
-
-static int send_get(struct vg_pull *p, Vg__Mr__Get *get) {
-    Vg__Mr__Msg m = VG__MR__MSG__INIT;
-    m.body_case = VG__MR__MSG__BODY_GET;
-    m.get = get;
-    return vg_mw_msg(&p->out, &m);
-}
-
-static int ask_folder(struct vg_pull *p, struct vg_fnode *n, bool urgent) {
-    Vg__Mr__Get get;
-    if (!ask_new(p, n, VG_ASK_DIR, 0, &get))
-        return -ENOMEM;
-    get.urgency = !urgent;
-    n->state = VG_F_ASKED;
-    return send_get(p, &get);
-}
-
-static int ask_attrs(struct vg_pull *p, struct vg_fnode *n) {
-    Vg__Mr__Get get;
-    if (!ask_new(p, n, VG_ASK_XATTR, 0, &get))
-        return -ENOMEM;
-    get.has_xattrs = get.xattrs = true;
-    return send_get(p, &get);
-}
-
-static int ask_range(struct vg_pull *p, struct vg_fnode *n, uint64_t off, uint64_t len,
-                     bool urgent) {
-    Vg__Mr__Get get;
-    Vg__Mr__Range range = VG__MR__RANGE__INIT, *ranges[] = {&range};
-    if (!ask_new(p, n, VG_ASK_DATA, len, &get))
-        return -ENOMEM;
-    range.has_offset = range.has_length = true;
-    range.offset = off;
-    range.length = len;
-    get.n_range = 1;
-    get.range = ranges;
-    get.urgency = !urgent;
-    return send_get(p, &get);
-}
-
-static void ask_over(struct vg_pull *p, uint64_t req, struct vg_ask *a) {
-    vg_map_del_u64(&p->asks, req);
-    p->asked_bytes -= a->left;
-    p->asked_other -= a->kind != VG_ASK_DATA;
-    free(a);
-}
-
-/* The next piece of a wanted file. 1: nothing more to ask for it. */
-static int ask_file(struct vg_pull *p, struct vg_fnode *n) {
-    if (n->st.size == 0) /* it shrank meanwhile */
-        return vg_pull_content(p, n, 0, 0, "", 0);
-    while (n->into && n->asked < n->st.size && vg_einto_has(n->into, n->asked / VG_LEAF))
-        n->asked += VG_LEAF;
-    if (n->asked >= n->st.size) {
-        vg_list_remove(&n->todo); /* all of it is here or under way */
-        n->state = VG_F_ASKED;
-        return 0;
-    }
-    uint64_t len = VG_MIN(n->st.size - n->asked, (uint64_t)PIECE);
-    int r = ask_range(p, n, n->asked, len, false);
-    n->asked += len;
-    return r;
-}
-
-/* What programs wait for goes before everything else. */
-static int ask_demands(struct vg_pull *p) {
-    int r = 0;
-    for (struct vg_demand *d = p->demands; r == 0 && d; d = d->next) {
-        struct vg_fnode *n = d->sent ? NULL : vg_map_get_u64(&p->t->by_object, d->object);
-        d->sent = true;
-        if (!n || n->state == VG_F_HERE || n->state == VG_F_NEVER)
-            continue;
-        bool asked = n->state == VG_F_ASKED;
-        vg_pull_want(p, n);
-        if (S_ISDIR(n->st.mode)) {
-            vg_list_remove(&n->todo);
-            r = asked ? 0 : ask_folder(p, n, true);
-        } else {
-            r = ask_range(p, n, d->off, d->len, true);
-        }
-    }
-    return r;
-}
-
-static int ask_more(struct vg_pull *p) {
-    int r = ask_demands(p);
-    struct vg_list *it;
-    while (r == 0 && p->asked_other < DIRS_MAX && (it = vg_list_first(&p->dirs))) {
-        vg_list_remove(it);
-        r = ask_folder(p, vg_list_entry(it, struct vg_fnode, todo), false);
-    }
-    while (r == 0 && p->asked_other < DIRS_MAX && (it = vg_list_first(&p->attrs))) {
-        vg_list_remove(it);
-        r = ask_attrs(p, vg_list_entry(it, struct vg_fnode, attr));
-    }
-    while (r == 0 && p->asked_bytes < BYTES_MAX && vg_buf_len(&p->out) < OUT_MAX &&
-           (it = vg_list_first(&p->files)))
-        r = ask_file(p, vg_list_entry(it, struct vg_fnode, todo));
-    return r;
-}
 
 static int on_hello(struct vg_pull *p, const Vg__Mr__Hello *h) {
     if (p->hello || h->version != 1 || !h->root)
@@ -186,7 +60,7 @@ static int on_fail(struct vg_pull *p, const Vg__Mr__Fail *f) {
         return 0;
     struct vg_fnode *n = vg_map_get_u64(&p->t->by_object, a->object);
     int kind = a->kind;
-    ask_over(p, f->req, a);
+    vg_pull_ask_over(p, f->req, a);
     if (!n)
         return 0;
     if (kind == VG_ASK_XATTR) {
@@ -266,7 +140,7 @@ static int on_dir(struct vg_pull *p, const struct vg_mw_frame *f) {
         o = NULL;
     }
     if (a && a->kind == VG_ASK_DIR)
-        ask_over(p, f->req, a);
+        vg_pull_ask_over(p, f->req, a);
     struct vg_dirrec d;
     r = vg_dirrec_open(&d, rec, len) < 0 || d.object != f->object ? -EPROTO : 0;
     if (r == 0)
@@ -281,21 +155,13 @@ static int on_dir(struct vg_pull *p, const struct vg_mw_frame *f) {
     return r;
 }
 
-/* The file is another one by now; its folder's record comes unasked, or is asked for. */
-static int on_changed(struct vg_pull *p, struct vg_fnode *n) {
-    Vg__Mr__Get get;
-    if (!ask_new(p, n->parent, VG_ASK_DIR, 0, &get))
-        return -ENOMEM;
-    return send_get(p, &get);
-}
-
 /* What was pushed while it was asked for is not sent twice: the questions are over with the file.
  */
 static void answered_by_push(struct vg_pull *p, const struct vg_fnode *n) {
     vg_map_for_each (s, &p->asks) {
         struct vg_ask *a = s->value;
         if (a->object == n->object && a->kind == VG_ASK_DATA)
-            ask_over(p, s->hash, a); /* a number map's key is its hash */
+            vg_pull_ask_over(p, s->hash, a); /* a number map's key is its hash */
     }
 }
 
@@ -310,7 +176,7 @@ static int on_data(struct vg_pull *p, const struct vg_mw_frame *f) {
         a->left -= came;
         p->asked_bytes -= came;
         if (a->left == 0 || changed)
-            ask_over(p, f->req, a);
+            vg_pull_ask_over(p, f->req, a);
     }
     if (!n) /* its folder is not known yet */
         return p->conf->pushes && f->req == 0 ? vg_map_put_u64(&p->loose, f->object, p) : 0;
@@ -321,7 +187,7 @@ static int on_data(struct vg_pull *p, const struct vg_mw_frame *f) {
         n->pushed = true;
         vg_pull_want(p, n);
     }
-    return r == 0 && changed ? on_changed(p, n) : r;
+    return r == 0 && changed ? vg_pull_ask_again(p, n) : r;
 }
 
 static int on_frame(struct vg_pull *p, const struct vg_mw_frame *f) {
@@ -410,7 +276,7 @@ static bool complete(const struct vg_pull *p) {
 /* 1: done. */
 static int turn(struct vg_pull *p) {
     pthread_mutex_lock(&p->t->lock);
-    int r = p->hello ? ask_more(p) : 0;
+    int r = p->hello ? vg_pull_ask(p) : 0;
     bool all = r == 0 && complete(p);
     if (p->stop && r == 0)
         r = -ECONNRESET;

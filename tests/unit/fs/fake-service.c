@@ -30,14 +30,14 @@ void fake_init(struct fake *f, const char *root, const char *epoch) {
 
 void fake_done(struct fake *f) {
     vg_ctree_free(f->tree);
-    vg_policy_free(f->policy);
+    vg_mpolicy_free(f->policy);
 }
 
 void fake_epoch(struct fake *f, const char *root, const char *epoch) {
     pthread_mutex_lock(&f->lock);
     if (f->tree)
         fake_done(f);
-    cr_assert_eq(vg_policy_new("/root", &f->policy), 0);
+    cr_assert_eq(vg_mpolicy_new("/root", &f->policy), 0);
     cr_assert_eq(vg_ctree_new(root, f->policy, f->machine, &f->tree), 0);
     memset(f->epoch, 0, VG_MID);
     memcpy(f->epoch, epoch, strlen(epoch));

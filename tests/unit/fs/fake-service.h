@@ -6,12 +6,12 @@
 #include <pthread.h>
 
 struct vg_ctree;
-struct vg_policy;
+struct vg_mpolicy;
 struct fake_link;
 
 struct fake {
     struct vg_ctree *tree;
-    struct vg_policy *policy;
+    struct vg_mpolicy *policy;
     uint8_t machine[VG_MID], epoch[VG_MID];
     pthread_mutex_t lock;
     pthread_cond_t changed;
