@@ -86,16 +86,15 @@ static void send_ticket(struct vg_job *j, struct vg_nodelink *a) {
     vg_peer_send(a->peer, 0, false, &env);
 }
 
-/* Hands a channel to a task that is on a node. */
+/* Hands a channel to a task that is on a node. VG_UNAVAILABLE: the node is away, the channel stays
+   the caller's. */
 static int attach_on_node(struct vg_job *j, struct vg_chan *ch, bool observe, struct vg_err *err) {
     struct vg_nodelink *a = vg_nodelink_get(j->ctl, j->task->attempt.node);
     struct vg_chan_out io;
-    if (!a || !a->peer || !a->peer->conn) {
-        vg_chan_close(ch);
+    if (!vg_nodelink_hears(a))
         return vg_err_set(err, VG_UNAVAILABLE,
                           "node %s is not connected at the moment: try again, the task goes on",
                           vg_nodelink_name(j->ctl, j->task->attempt.node));
-    }
     if (ch->remote && a->direct_port)
         send_ticket(j, a);
     int r = vg_chan_join(ch, a, j->ctl->loop, &io);
@@ -123,9 +122,13 @@ static int give_channel(struct vg_job *j, struct vg_chan *ch, bool observe, stru
         return 0;
     }
     struct vg_nodelink *a = vg_nodelink_get(j->ctl, j->task->attempt.node);
-    bool away = a && !(a->peer && a->reported); /* it comes back or is lost: the owner waits */
-    if (j->task->attempt.node && j->sent && (observe || !away))
-        return attach_on_node(j, ch, observe, err);
+    /* It comes back or is lost: the owner waits. */
+    bool away = a && !(vg_nodelink_hears(a) && a->reported);
+    if (j->task->attempt.node && j->sent && (observe || !away)) {
+        int r = attach_on_node(j, ch, observe, err);
+        vg_chan_close(ch);
+        return r;
+    }
     vg_chan_close(&j->chan);
     j->chan = *ch;
     *ch = VG_CHAN_INIT;

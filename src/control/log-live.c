@@ -72,7 +72,7 @@ static void ask_agent(struct vg_nodelink *a, uint64_t task, uint32_t stream) {
 struct vg_loglive *vg_loglive_new(struct vg_job *j, uint64_t at, void (*readable)(void *user),
                                   void *user) {
     struct vg_nodelink *a = vg_nodelink_get(j->ctl, j->task->attempt.node);
-    if (j->task->state != VG_TASK_RUNNING || !a || !a->reported || !a->peer || !a->peer->conn)
+    if (j->task->state != VG_TASK_RUNNING || !vg_nodelink_hears(a) || !a->reported)
         return NULL;
     struct vg_loglive *l = vg_alloc(sizeof *l);
     if (!l)

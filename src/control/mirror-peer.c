@@ -112,7 +112,7 @@ void vg_mpeer_used(struct vg_job *j, struct vg_nodelink *a) {
     for (size_t i = 0; p && i < PLACES && !found; i++) {
         struct vg_nodelink *b =
             p->node[i] && p->node[i] != here ? vg_nodelink_get(c, p->node[i]) : NULL;
-        if (!b || !b->peer || !b->peer->conn || !b->reported)
+        if (!vg_nodelink_hears(b) || !b->reported)
             continue;
         found = true;
         if (!joined(c, p->user, here, b->node->id))

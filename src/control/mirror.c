@@ -219,7 +219,7 @@ static bool pool_mirrors(const struct vg_job *j) {
 /* The node that has the task's current attempt and can be told so. */
 static struct vg_nodelink *node_of(const struct vg_job *j) {
     struct vg_nodelink *a = vg_nodelink_get(j->ctl, j->task->attempt.node);
-    bool there = a && a->peer && a->peer->conn && a->reported;
+    bool there = vg_nodelink_hears(a) && a->reported;
     return there && j->sent && j->task->spec->mirror && pool_mirrors(j) ? a : NULL;
 }
 

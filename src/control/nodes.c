@@ -26,6 +26,10 @@ struct vg_nodelink *vg_nodelink_get(struct vg_control *c, uint64_t node) {
     return node ? vg_map_get_u64(&c->nodes, node) : NULL;
 }
 
+bool vg_nodelink_hears(const struct vg_nodelink *a) {
+    return a && a->peer && a->peer->conn && vg_conn_can_send(a->peer->conn);
+}
+
 struct vg_nodelink *vg_nodelink_find(struct vg_control *c, const char *ref, struct vg_err *err) {
     struct vg_nodelink *found = NULL;
     size_t len = strlen(ref), hits = 0;

@@ -27,6 +27,8 @@ struct vg_nodelink {
 };
 
 struct vg_nodelink *vg_nodelink_get(struct vg_control *c, uint64_t node);
+/* What is sent to it now can arrive. Its connection may be there and ending. `a` may be NULL. */
+bool vg_nodelink_hears(const struct vg_nodelink *a);
 /* By id, unique prefix or name; err is a sentence. */
 struct vg_nodelink *vg_nodelink_find(struct vg_control *c, const char *ref, struct vg_err *err);
 /* What a node is called that would like to be called `want`: no two have one name, and whoever

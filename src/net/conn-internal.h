@@ -113,7 +113,6 @@ void conn_fail(struct vg_conn *c, enum vg_reason reason, const char *fmt, ...)
 /* The peer broke the protocol: it is told once, then the connection ends. */
 void conn_protocol_error(struct vg_conn *c, const struct vg_err *err);
 void conn_watch(struct vg_conn *c);
-bool conn_can_send(const struct vg_conn *c);
 uint8_t *conn_scratch(void); /* CONN_IO bytes shared by the thread's connections; NULL: no memory */
 int block_get(struct io_block *b);
 void block_put(struct io_block *b);

@@ -73,7 +73,7 @@ void conn_wake(struct vg_conn *c) {
         uv_idle_start(&c->wake, on_wake);
 }
 
-bool conn_can_send(const struct vg_conn *c) {
+bool vg_conn_can_send(const struct vg_conn *c) {
     return (c->state == CONN_HANDSHAKE || c->state == CONN_OPEN) && !c->write_broken &&
            !c->close_due;
 }
@@ -213,7 +213,7 @@ static void dispatch(struct vg_conn *c, const struct vg_frame *f) {
         dispatch_msg(c, f);
         break;
     case VG_FRAME_PING:
-        if (conn_can_send(c) && out_frame(c, VG_FRAME_PONG, 0, f->payload, f->len) < 0)
+        if (vg_conn_can_send(c) && out_frame(c, VG_FRAME_PONG, 0, f->payload, f->len) < 0)
             conn_fail(c, VG_INTERNAL, "out of memory");
         if (c->queued > CONN_QUEUE_HARD)
             conn_fail(c, VG_PROTOCOL, "%s asks and does not read", c->address);
@@ -629,7 +629,7 @@ int vg_conn_new(uv_loop_t *loop, int fd_in, struct vg_tls *tls, bool dialled,
 int vg_conn_send(struct vg_conn *c, const Vg__Pb__Envelope *env, const int *fds, size_t n_fds) {
     size_t n = vg__pb__envelope__get_packed_size(env);
     int r = 0;
-    if (!conn_can_send(c))
+    if (!vg_conn_can_send(c))
         r = -EPIPE;
     else if (n > VG_WIRE_MSG_MAX)
         r = -E2BIG;

@@ -41,6 +41,8 @@ void vg_conn_abort(struct vg_conn *c, enum vg_reason reason, const char *text);
 /* Stop and resume reading messages (back-pressure against a client that floods). */
 void vg_conn_pause(struct vg_conn *c, bool pause);
 
+/* False from the moment that its end has begun, which on_close may follow much later. */
+bool vg_conn_can_send(const struct vg_conn *c);
 bool vg_conn_is_local(const struct vg_conn *c);
 int vg_conn_peer_cred(const struct vg_conn *c, pid_t *pid, uid_t *uid, gid_t *gid); /* unix only */
 const char *vg_conn_peer_cn(const struct vg_conn *c);      /* certificate CN or NULL */

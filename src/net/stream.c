@@ -31,7 +31,7 @@ static bool peer_may_name(const struct vg_conn *c, uint32_t id) {
 
 struct vg_stream *vg_stream_new(struct vg_conn *c, uint32_t id, const struct vg_stream_ops *ops,
                                 void *user) {
-    if (!conn_can_send(c) || vg_map_len(&c->streams) >= VG_WIRE_STREAMS_MAX ||
+    if (!vg_conn_can_send(c) || vg_map_len(&c->streams) >= VG_WIRE_STREAMS_MAX ||
         (id && !peer_may_name(c, id)))
         return NULL;
     struct vg_stream *s = vg_alloc(sizeof(*s));
@@ -69,7 +69,7 @@ static void destroy(struct vg_stream *s) {
 
 static void send_small(struct vg_stream *s, enum vg_frame_kind kind, const void *p, size_t n) {
     struct vg_conn *c = s->conn;
-    if (conn_can_send(c) && out_frame(c, kind, s->id, p, n) < 0)
+    if (vg_conn_can_send(c) && out_frame(c, kind, s->id, p, n) < 0)
         conn_fail(c, VG_INTERNAL, "out of memory");
     else if (c->queued > CONN_QUEUE_HARD)
         conn_fail(c, VG_LOST, "%s does not read", c->address);
@@ -118,7 +118,7 @@ struct vg_conn *vg_stream_conn(struct vg_stream *s) {
 
 size_t vg_stream_room(const struct vg_stream *s) {
     struct vg_conn *c = s->conn;
-    if (!c || s->dying || s->end_sent || !conn_can_send(c))
+    if (!c || s->dying || s->end_sent || !vg_conn_can_send(c))
         return 0;
     size_t queued = out_total(c);
     size_t room = queued < CONN_QUEUE_SOFT ? VG_MIN(s->credit, CONN_QUEUE_SOFT - queued) : 0;
@@ -129,7 +129,7 @@ size_t vg_stream_room(const struct vg_stream *s) {
 
 int vg_stream_send(struct vg_stream *s, const void *data, size_t n) {
     const uint8_t *p = data;
-    if (!s->conn || s->dying || s->end_sent || !conn_can_send(s->conn))
+    if (!s->conn || s->dying || s->end_sent || !vg_conn_can_send(s->conn))
         return -EPIPE;
     if (n > s->credit)
         return -EAGAIN;

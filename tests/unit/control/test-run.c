@@ -1,6 +1,9 @@
 /* A control plane with played clients and agents: what is accepted is started once, ends once, and
    is not forgotten. */
 #include "base/util.h"
+#include "control/chan.h"
+#include "control/nodes.h"
+#include "control/peer.h"
 #include "net/tio.h"
 #include "world.h"
 
@@ -219,6 +222,46 @@ Test(run, a_reported_task_is_adopted_and_not_started_again) {
     cr_assert_eq(expect_end(), 3);
     cr_assert_not(side_has(&agent, BODY(START)));
     msg_done(&start);
+}
+
+/* A connection's end takes a while: until then nothing can be sent, though it is still there. */
+Test(run, a_client_that_comes_while_its_nodes_connection_ends_is_joined_to_the_next) {
+    struct side other;
+    int pair[2];
+    uint64_t node = play_agent(&w, &agent, "n1", 0, NULL, 0);
+    side_open(&w, &client);
+    side_open(&w, &other);
+    play_run(&client, T1, NULL);
+    expect_start(T1, 1);
+    play_started(&agent, T1, 1);
+    side_sync(&w, &agent);
+    vg_conn_pause(agent.conn, true); /* it does not see the end, so the end is not over */
+    vg_conn_close(vg_nodelink_get(&w.c, node)->peer->conn);
+    Vg__Pb__AttachReq m = VG__PB__ATTACH_REQ__INIT;
+    m.task = "1111111111111111";
+    m.has_fd_mask = 1;
+    m.fd_mask = VG_FD_CHANNEL;
+    ENV(env, ATTACH, attach, &m);
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    side_send(&other, &env, &pair[1], 1);
+    side_sync(&w, &other);
+    cr_assert_not(side_has(&other, BODY(ERROR)));
+    cr_assert_not_null(vg_nodelink_get(&w.c, node)->peer, "control: it was still ending");
+    side_close(&w, &agent);
+    Vg__Pb__TaskReport r = VG__PB__TASK_REPORT__INIT, *list[1] = {&r};
+    r.has_task_id = r.has_attempt = r.has_state = 1;
+    r.task_id = T1;
+    r.attempt = 1;
+    r.state = VG__PB__TASK_REPORT__STATE__RUNNING;
+    play_agent(&w, &agent, "n1", node, list, 1);
+    struct msg joined = side_expect(&w, &agent, BODY(TASK_ATTACH));
+    cr_assert_eq(joined.n_fds, 1);
+    cr_assert_eq(write(joined.fds[0], "x", 1), 1);
+    char c = 0;
+    cr_assert(read(pair[0], &c, 1) == 1 && c == 'x');
+    msg_done(&joined);
+    close(pair[0]);
+    side_close(&w, &other);
 }
 
 static void resend_durable(Vg__Pb__RunReq *r) {
