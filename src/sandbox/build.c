@@ -59,8 +59,8 @@ static int make_scratch(struct build *k) {
     return 0;
 }
 
-/* Which of the node's file systems a path is on: the longest match. */
-size_t vg_sb_lower_of(const struct vg_sandbox_node *n, const char *path, const char **ret_rest) {
+/* Which of the node's file systems a path is on, the longest match, and what it is called there. */
+static size_t lower_of(const struct vg_sandbox_node *n, const char *path, const char **ret_rest) {
     size_t best = 0, best_len = 0;
     for (size_t i = 1; i < n->n_lowers; i++) {
         size_t len = strlen(n->lowers[i]);
@@ -95,7 +95,7 @@ static int upper_parents(size_t i, const char *rest) {
 static int hide(struct build *k, const struct vg_sb_hide *h) {
     char up[PATH_MAX];
     const char *rest;
-    size_t i = vg_sb_lower_of(k->b->node, h->path, &rest);
+    size_t i = lower_of(k->b->node, h->path, &rest);
     if (!*rest)
         return 0;
     if (upper_parents(i, rest) < 0)
@@ -113,7 +113,7 @@ static int hide(struct build *k, const struct vg_sb_hide *h) {
 static int write_resolv(struct build *k, const char *text) {
     char up[PATH_MAX];
     const char *rest;
-    size_t i = vg_sb_lower_of(k->b->node, "/etc/resolv.conf", &rest);
+    size_t i = lower_of(k->b->node, "/etc/resolv.conf", &rest);
     if (upper_parents(i, rest) < 0)
         return -1;
     snprintf(up, sizeof(up), "/s/u%zu%s", i, rest);

@@ -114,39 +114,60 @@ int vg_sb_mount_mirror(const struct vg_sb_birth *b, uid_t uid, gid_t gid, struct
 
 /* ---- driver libraries ------------------------------------------------------------------------ */
 
-#define FOLDERS_MAX 8
+static size_t folder_len(const char *path) {
+    return (size_t)(strrchr(path, '/') - path);
+}
+
+static int find_folder(const struct vg_sb_folders *f, const char *path, size_t len) {
+    for (size_t i = 0; i < f->n; i++)
+        if (strlen(f->at[i].path) == len && !memcmp(f->at[i].path, path, len))
+            return (int)i;
+    return -1;
+}
+
+void vg_sb_close_folders(struct vg_sb_folders *f) {
+    while (f->n)
+        vg_close(&f->at[--f->n].fd);
+}
+
+/* Taken in the keeper, which sees all file systems of the node: drivers may lie on any of them.
+   Not id-mapped: what only the node's root may read stays closed. */
+int vg_sb_open_folders(struct vg_sb_folders *f, const struct vg_sandbox_root *root,
+                       struct vg_err *err) {
+    for (size_t i = 0; i < root->n_libraries; i++) {
+        const char *path = root->libraries[i];
+        size_t len = folder_len(path);
+        if (find_folder(f, path, len) >= 0)
+            continue;
+        if (f->n == VG_COUNT(f->at) || len >= sizeof(f->at[0].path))
+            return vg_err_set(err, VG_TOO_BIG, "driver libraries lie in more than %zu folders",
+                              VG_COUNT(f->at));
+        char *name = f->at[f->n].path;
+        snprintf(name, sizeof(f->at[0].path), "%.*s", (int)len, path);
+        vg_auto_fd int src = open(*name ? name : "/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+        if (src < 0 && errno == ENOENT)
+            continue; /* a driver may be replaced at any time */
+        int fd = src < 0 ? -errno : vg_sb_detach(src, -1, true);
+        if (fd < 0)
+            return vg_err_sys(err, fd, "cannot show the driver libraries in %s", name);
+        f->at[f->n++].fd = fd;
+    }
+    return 0;
+}
 
 /* The node's folders that libraries lie in become visible below /run/virga-node, once each. */
-struct folders {
-    size_t n;
-    char path[FOLDERS_MAX][256];
-};
-
-/* 1, or 0 when it is not there any more: a driver may be replaced at any time. */
-static int show_folder(struct dress *k, struct folders *f, const char *path, size_t *ret) {
-    char from[PATH_MAX], at[64];
-    struct stat st;
-    for (size_t i = 0; i < f->n; i++)
-        if (!strcmp(f->path[i], path)) {
-            *ret = i;
-            return 1;
-        }
-    if (f->n == FOLDERS_MAX || strlen(path) >= sizeof(f->path[0]))
-        return vg_err_set(k->err, VG_TOO_BIG, "driver libraries lie in more than %d folders",
-                          FOLDERS_MAX);
-    const char *rest;
-    size_t lower = vg_sb_lower_of(k->b->node, path, &rest);
-    snprintf(from, sizeof(from), "/l%zu%s", lower, rest);
-    if (stat(from, &st) < 0 && errno == ENOENT)
-        return 0;
-    snprintf(at, sizeof(at), "run/virga-node/%zu", f->n);
-    if ((mkdir("run/virga-node", 0755) < 0 && errno != EEXIST) || mkdir(at, 0755) < 0 ||
-        STEP(mount(from, at, NULL, MS_BIND, NULL)) < 0 ||
-        mount(NULL, at, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV, NULL) < 0)
-        return fail(k, path);
-    snprintf(f->path[f->n], sizeof(f->path[0]), "%s", path);
-    *ret = f->n++;
-    return 1;
+static int show_folders(struct dress *k) {
+    const struct vg_sb_folders *f = k->b->folders;
+    if (f->n && mkdir("run/virga-node", 0755) < 0)
+        return fail(k, "/run/virga-node");
+    for (size_t i = 0; i < f->n; i++) {
+        char at[64];
+        snprintf(at, sizeof(at), "run/virga-node/%zu", i);
+        if (mkdir(at, 0755) < 0 ||
+            STEP(vg_sys_move_mount(f->at[i].fd, "", AT_FDCWD, at, MOVE_MOUNT_F_EMPTY_PATH)) < 0)
+            return fail(k, f->at[i].path);
+    }
+    return 0;
 }
 
 /* Where the mirrored machine's loader looks without being told. */
@@ -165,17 +186,16 @@ static int find_library_folder(char *out, size_t n) {
     return stat(out, &st);
 }
 
-static int place_library(struct dress *k, struct folders *f, const char *path, const char *libs) {
-    char folder[PATH_MAX], target[PATH_MAX], at[PATH_MAX];
-    const char *name = strrchr(path, '/') + 1;
-    size_t i = 0, len = (size_t)(name - 1 - path);
-    snprintf(folder, sizeof(folder), "%.*s", (int)len, path);
-    int r = show_folder(k, f, folder, &i);
-    if (r <= 0)
-        return r;
-    bool program = len >= 4 && !memcmp(folder + len - 4, "/bin", 4);
+static int place_library(struct dress *k, const char *path, const char *libs) {
+    char target[PATH_MAX], at[PATH_MAX];
+    size_t len = folder_len(path);
+    const char *name = path + len + 1;
+    int i = find_folder(k->b->folders, path, len);
+    if (i < 0)
+        return 0;
+    bool program = len >= 4 && !memcmp(path + len - 4, "/bin", 4);
     snprintf(at, sizeof(at), "%s/%.255s", program ? "usr/bin" : libs, name);
-    snprintf(target, sizeof(target), "/run/virga-node/%zu/%.255s", i, name);
+    snprintf(target, sizeof(target), "/run/virga-node/%d/%.255s", i, name);
     if (STEP(symlink(target, at)) == 0)
         return lchown(at, k->uid, k->gid) < 0 ? fail(k, at) : 0;
     if (errno != EEXIST || unlink(at) < 0 || symlink(target, at) < 0)
@@ -184,15 +204,14 @@ static int place_library(struct dress *k, struct folders *f, const char *path, c
 }
 
 static int place_libraries(struct dress *k) {
-    struct folders f = {0};
     char libs[128];
-    int r = 0;
     if (!k->root->n_libraries)
         return 0;
     if (find_library_folder(libs, sizeof(libs)) < 0)
         return errno == ENOENT ? 0 : fail(k, "driver libraries"); /* it has no loader either */
+    int r = show_folders(k);
     for (size_t i = 0; r >= 0 && i < k->root->n_libraries; i++)
-        r = place_library(k, &f, k->root->libraries[i], libs);
+        r = place_library(k, k->root->libraries[i], libs);
     return r;
 }
 

@@ -177,6 +177,19 @@ struct vg_sb_files {
 };
 void vg_sb_read_files(struct vg_sb_files *f);
 
+/* The node's folders that driver libraries of a mirrored root lie in. */
+struct vg_sb_folders {
+    size_t n;
+    struct {
+        char path[256];
+        int fd; /* owned: a detached mount, read-only */
+    } at[8];
+};
+/* On failure too, what was opened is closed by vg_sb_close_folders(). */
+int vg_sb_open_folders(struct vg_sb_folders *f, const struct vg_sandbox_root *root,
+                       struct vg_err *err);
+void vg_sb_close_folders(struct vg_sb_folders *f);
+
 struct vg_sb_birth {
     struct vg_sandbox_node *node;
     const struct vg_sandbox_profile *profile;
@@ -186,6 +199,7 @@ struct vg_sb_birth {
     int home_fd;                     /* detached mount, or -1 */
     const char *home;                /* where it goes */
     const struct vg_sb_files *files; /* with a mirrored root */
+    const struct vg_sb_folders *folders;
 };
 _Noreturn void vg_sb_init_main(const struct vg_sb_birth *b);
 
@@ -195,8 +209,6 @@ int vg_sb_build(const struct vg_sb_birth *b, struct vg_err *err);
 /* root.c: mounts a mirrored root at /r; then, working folder /r, adds views and libraries. */
 int vg_sb_mount_mirror(const struct vg_sb_birth *b, uid_t uid, gid_t gid, struct vg_err *err);
 int vg_sb_dress_mirror(const struct vg_sb_birth *b, uid_t uid, gid_t gid, struct vg_err *err);
-/* Which of the node's file systems a path is on, and what it is called there. */
-size_t vg_sb_lower_of(const struct vg_sandbox_node *n, const char *path, const char **ret_rest);
 /* Creates what is missing of a path below the current root, without following links; returns an
    O_PATH descriptor of its end. Made folders belong to (uid, gid). */
 int vg_sb_make_target(const char *path, bool is_dir, uid_t uid, gid_t gid);

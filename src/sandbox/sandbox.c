@@ -117,7 +117,8 @@ static bool root_fits(const struct vg_sandbox_profile *p) {
 }
 
 static int start_init(struct vg_sandbox *sb, const struct vg_sandbox_profile *p,
-                      const struct vg_sb_seed *seed, int home_fd, struct vg_err *err) {
+                      const struct vg_sb_seed *seed, int home_fd,
+                      const struct vg_sb_folders *folders, struct vg_err *err) {
     int pair[2];
     int r = vg_fault("sandbox.start");
     if (r >= 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
@@ -144,7 +145,8 @@ static int start_init(struct vg_sandbox *sb, const struct vg_sandbox_profile *p,
                                 .sock = pair[1],
                                 .home_fd = home_fd,
                                 .home = sb->n_covers ? sb->covers[0].path : NULL,
-                                .files = p->root ? &files : NULL};
+                                .files = p->root ? &files : NULL,
+                                .folders = folders};
         close(pair[0]);
         vg_sb_init_main(&b);
     }
@@ -205,6 +207,7 @@ static struct vg_sandbox *sandbox_new(struct vg_sandbox_node *node,
 int vg_sandbox_begin(struct vg_sandbox_node *node, const struct vg_sandbox_profile *p,
                      const char *name, struct vg_sandbox **ret, struct vg_err *err) {
     struct vg_sb_seed *seed;
+    struct vg_sb_folders folders = {0};
     vg_auto_fd int home_fd = -1;
     if (!*name || strchr(name, '/') || name[0] == '.' || strlen(name) > 100)
         return vg_err_set(err, VG_INVALID, "'%s' cannot be the name of a sandbox", name);
@@ -227,12 +230,15 @@ int vg_sandbox_begin(struct vg_sandbox_node *node, const struct vg_sandbox_profi
     }
     if (r >= 0 && (r = take_home(sb, p, &home_fd)) < 0)
         vg_err_sys(err, r, "cannot bind the home folder %s", p->home);
+    if (r >= 0 && p->root)
+        r = vg_sb_open_folders(&folders, p->root, err);
     if (r >= 0 && (r = vg_cg_make(&node->cg, name)) < 0)
         vg_err_sys(err, r, "cannot make the cgroup of a sandbox");
     if (r >= 0) {
         sb->in_cgroup = true;
-        r = start_init(sb, p, seed, home_fd, err);
+        r = start_init(sb, p, seed, home_fd, &folders, err);
     }
+    vg_sb_close_folders(&folders);
     if (r < 0) {
         vg_sandbox_destroy(sb);
         return r;
