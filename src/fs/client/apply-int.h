@@ -26,7 +26,8 @@ struct aleft {
     struct amine m;
 };
 struct achange {
-    uint64_t object, op, number;
+    uint64_t object, number;
+    uint64_t op, last; /* the first and the last operation that it tells of */
     struct vg_mstat st;
     bool has_st;
     uint32_t err;
@@ -48,8 +49,8 @@ struct vg_apply {
     struct aview *views;
     size_t n_views;
     uint64_t done, closed, said, strays;
-    uint64_t redo; /* may have been done in an earlier life */
-    uint64_t redo_ino;
+    uint64_t redo;     /* may have been done in an earlier life */
+    uint64_t redo_ino; /* the inode that operation was about, where that matters */
     bool resumed, say_again;
     struct vg_map mine;    /* inode to struct amine */
     struct vg_map refused; /* the node's numbers whose operations are passed over */

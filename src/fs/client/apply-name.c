@@ -52,7 +52,7 @@ static int make_folder(struct vg_apply *a, struct aop *o, bool *ret_there) {
         return -errno;
     if (fstatat(o->dir, o->leaf, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISDIR(st.st_mode))
         return -EEXIST;
-    *ret_there = true;
+    *ret_there = !o->redo; /* made in an earlier life, which may not have got to its mode */
     return 0;
 }
 
@@ -136,11 +136,14 @@ int apply_link(struct vg_apply *a, struct aop *o) {
     return 0;
 }
 
-/* Another name of the same file sees its ctime change: that was us, too. */
-static int hold_other_names(int dir, const char *leaf, const struct stat *st) {
-    return st->st_nlink > 1 && !S_ISDIR(st->st_mode)
-               ? openat(dir, leaf, O_PATH | O_NOFOLLOW | O_CLOEXEC)
-               : -1;
+/* Another name of the same file sees its ctime change: that was us, too, also when we die before it
+   is written down. */
+static int hold_other_names(struct vg_apply *a, const struct aop *o, int dir, const char *leaf,
+                            const struct stat *st) {
+    if (st->st_nlink < 2 || S_ISDIR(st->st_mode))
+        return -1;
+    apply_remember(a, o->op->op, st->st_ino);
+    return openat(dir, leaf, O_PATH | O_NOFOLLOW | O_CLOEXEC);
 }
 
 static void left_other_names(struct vg_apply *a, int fd, uint64_t object) {
@@ -181,7 +184,7 @@ int apply_unlink(struct vg_apply *a, struct aop *o) {
         apply_failed(a, o, o->op->parent, EEXIST, text);
         return 0;
     }
-    int other = hold_other_names(o->dir, o->leaf, &st);
+    int other = hold_other_names(a, o, o->dir, o->leaf, &st);
     if (unlinkat(o->dir, o->leaf, folder ? AT_REMOVEDIR : 0) < 0 && errno != ENOENT) {
         rc = -errno;
         if (other >= 0)
@@ -248,7 +251,7 @@ int apply_rename(struct vg_apply *a, struct aop *o) {
     bool have_dst = fstatat(o->dir2, o->leaf2, &dst, AT_SYMLINK_NOFOLLOW) == 0;
     if (fstatat(o->dir, o->leaf, &src, AT_SYMLINK_NOFOLLOW) < 0) {
         if (errno == ENOENT && o->redo && have_dst)
-            return 0;
+            goto told; /* it was done */
         return errno == ENOENT && S_ISREG(mode_of(o->op)) ? -ESTALE : -errno;
     }
     int rc = apply_policy(a, o, o->path2, have_dst ? &dst : NULL);
@@ -264,7 +267,7 @@ int apply_rename(struct vg_apply *a, struct aop *o) {
             goto told; /* it was done */
         apply_remember(a, o->op->op, src.st_ino);
     }
-    int other = have_dst && !flags ? hold_other_names(o->dir2, o->leaf2, &dst) : -1;
+    int other = have_dst && !flags ? hold_other_names(a, o, o->dir2, o->leaf2, &dst) : -1;
     rc = move_names(o);
     left_other_names(a, other, o->op->offset);
     if (rc < 0)

@@ -183,10 +183,18 @@ bool apply_is_mine(const struct vg_apply *a, const struct stat *st) {
     return m && m->dev == s.dev && m->size == s.size && m->mtime == s.mtime && m->ctime == s.ctime;
 }
 
+/* An earlier life took one of its names away and died before it had written down the new ctime. */
+static bool mine_but_for_ctime(const struct vg_apply *a, const struct stat *st) {
+    const struct amine *m = st->st_ino == a->redo_ino ? mine_of(a, st) : NULL;
+    struct vg_mstat s;
+    vg_mstat_from(&s, st);
+    return m && m->dev == s.dev && m->size == s.size && m->mtime == s.mtime;
+}
+
 bool apply_expected(struct vg_apply *a, const struct aop *o, const struct stat *st) {
     struct vg_mstat s;
     uint8_t stamp[VG_HASH];
-    if (apply_is_mine(a, st) || o->redo)
+    if (apply_is_mine(a, st) || o->redo || mine_but_for_ctime(a, st))
         return true;
     if (!o->op->has_before) /* made by an earlier life of ours, perhaps */
         return a->resumed && !mine_of(a, st);
@@ -241,8 +249,10 @@ void apply_load_left(struct vg_apply *a) {
 
 struct achange *apply_change(struct vg_apply *a, uint64_t object) {
     size_t at = (size_t)(uintptr_t)vg_map_get_u64(&a->change_at, object);
-    if (at >= 2)
+    if (at >= 2) {
+        a->change[at - 2].last = a->done + 1;
         return &a->change[at - 2];
+    }
     struct achange *c = vg_grow(a->change, &a->cap_change, a->n_change + 1, sizeof(*c));
     if (!c)
         return NULL;
@@ -250,7 +260,7 @@ struct achange *apply_change(struct vg_apply *a, uint64_t object) {
     if (vg_map_put_u64(&a->change_at, object, (void *)(uintptr_t)(a->n_change + 2)) < 0)
         return NULL;
     c += a->n_change++;
-    *c = (struct achange){.object = object, .op = a->done + 1};
+    *c = (struct achange){.object = object, .op = a->done + 1, .last = a->done + 1};
     return c;
 }
 

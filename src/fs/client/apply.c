@@ -87,9 +87,16 @@ static void say_kept_again(struct vg_apply *a) {
     uint64_t n = VG_MIN(a->n_kept, (uint64_t)APPLY_KEPT);
     for (uint64_t i = a->n_kept - n; i < a->n_kept; i++) {
         struct achange *k = &a->kept[i % APPLY_KEPT];
-        struct achange *c = k->op >= a->resay ? apply_change(a, k->object) : NULL;
-        if (!c || (c->op > k->op && (c->has_st || c->err)))
-            continue; /* there is later news of it */
+        struct achange *c = k->last >= a->resay ? apply_change(a, k->object) : NULL;
+        if (!c)
+            continue;
+        if (c->op > k->last && (c->has_st || c->err)) { /* there is later news of it */
+            if (k->err && !c->err) {
+                c->err = k->err;
+                c->text = vg_take_ptr(k->text);
+            }
+            continue;
+        }
         free(c->text);
         *c = *k;
         k->text = NULL;
@@ -311,12 +318,27 @@ static bool put_ack(struct vg_apply *a, size_t from, size_t to, uint64_t op, str
     return vg_mw_msg(out, &m) == 0;
 }
 
+static int by_op(const void *a, const void *b) {
+    const struct achange *x = a, *y = b;
+    return x->op < y->op ? -1 : x->op > y->op;
+}
+
+/* In several Acks, each has all that belongs to the operations it is for: what was said again is
+   about the oldest. */
+static void sort_changes(struct vg_apply *a) {
+    qsort(a->change, a->n_change, sizeof(*a->change), by_op);
+    vg_map_done(&a->change_at);
+    a->change_at = (struct vg_map){0};
+}
+
 bool vg_apply_ack(struct vg_apply *a, struct vg_buf *out) {
     apply_drop_dir(a);
     if (a->closed <= a->said && !a->say_again)
         return false;
     if (a->resay)
         say_kept_again(a);
+    if (a->n_change > ACK_CHANGES)
+        sort_changes(a);
     size_t from = 0;
     while (a->n_change - from > ACK_CHANGES) {
         size_t to = from + ACK_CHANGES;

@@ -117,15 +117,16 @@ static void done_dir(struct vg_job *j) {
         r = vg_ctree_take(j->m->tree, folder, &j->scan, j->seq, j->m->memo, &rec);
     if (r == -EAGAIN) { /* changed under the scan: here nothing can come between */
         vg_buf_clear(&rec);
+        j->seq = vg_ctree_seq(j->m->tree) + 1; /* that record's */
         r = vg_ctree_record(j->m->tree, folder, j->m->memo, &rec);
     }
-    uint64_t seq = vg_ctree_seq(j->m->tree);
     if (r == 0)
-        r = vg_mw_dir(&frames, j->req, j->object, seq, vg_buf_data(&rec), vg_buf_len(&rec),
+        r = vg_mw_dir(&frames, j->req, j->object, j->seq, vg_buf_data(&rec), vg_buf_len(&rec),
                       j->level);
     vg_buf_done(&rec);
     if (r == 0) {
-        vg_mpeer_told(l->peer, folder, seq);
+        /* Of this folder nothing changed since it was looked at. */
+        vg_mpeer_told(l->peer, folder, vg_ctree_seq(j->m->tree));
         l->tellings++;
         if (vg_map_put_u64(&l->told, j->object, folder) < 0)
             vg_mpeer_forget(l->peer, j->object); /* so that it is told again */
@@ -306,7 +307,7 @@ static int start_dir(struct vg_mlink *l, const struct vg_mitem *it, struct vg_co
     if (!j)
         return -ENOMEM;
     j->slot = slot;
-    j->seq = vg_ctree_seq(l->m->tree);
+    j->seq = vg_ctree_scan_begins(l->m->tree);
     j->xattrs = vg_cobj_in_view(folder);
     return job_start(j);
 }
@@ -470,7 +471,7 @@ static bool all_pushed(const struct vg_mlink *l) {
 }
 
 void vg_mlink_work(struct vg_mlink *l) {
-    if (l->closed)
+    if (l->closed || l->broken)
         return;
     work_queue(l, VG_MP_DEMAND, DEMAND_MAX);
     if (!l->closed)

@@ -109,9 +109,8 @@ int vg_ctree_take(struct vg_ctree *t, struct vg_cobj *folder, const struct vg_sc
     struct adding *a = vg_alloc(sizeof(*a));
     if (!a)
         return -ENOMEM;
-    *a = (struct adding){.t = t, .folder = folder, .memo = memo};
+    *a = (struct adding){.t = t, .folder = folder, .memo = memo, .seq = seq};
     a->view = vg_cobj_in_view(folder);
-    a->seq = ++t->seq; /* later than every change that the scan can have seen */
     int r = vg_cobj_path(folder, a->path, PATH_MAX);
     if (r < 0)
         goto out;
@@ -149,7 +148,7 @@ int vg_ctree_record(struct vg_ctree *t, struct vg_cobj *folder, struct vg_memo *
     if (fd < 0)
         return fd;
     struct vg_scan scan;
-    uint64_t seq = t->seq;
+    uint64_t seq = vg_ctree_scan_begins(t);
     int r = vg_scan_folder(fd, vg_cobj_in_view(folder), &scan);
     if (r < 0)
         return r;

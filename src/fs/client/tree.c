@@ -131,6 +131,9 @@ void vg_cobj_set_served(struct vg_cobj *folder) {
 uint64_t vg_ctree_seq(const struct vg_ctree *t) {
     return t->seq;
 }
+uint64_t vg_ctree_scan_begins(struct vg_ctree *t) {
+    return ++t->seq;
+}
 uint64_t vg_cobj_changed_at(const struct vg_cobj *folder) {
     return folder->changed;
 }

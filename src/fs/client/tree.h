@@ -75,7 +75,10 @@ void vg_ctree_on_change(struct vg_ctree *t,
                         void (*hook)(void *user, struct vg_cobj *folder, const uint8_t *actor),
                         void *user);
 
-/* A folder's record from a scan that began at sequence `seq`; entries get their numbers. -EAGAIN:
+/* Counted before a scan begins. It is the record's sequence: changes up to it are in the record for
+   sure, later ones (of a file's other names, of the folder itself, of those in it) may not be. */
+uint64_t vg_ctree_scan_begins(struct vg_ctree *t);
+/* A folder's record from the scan that got the sequence `seq`; entries get their numbers. -EAGAIN:
    the folder changed since, scan it again; -ENOENT: hidden; -EACCES: denied. */
 int vg_ctree_take(struct vg_ctree *t, struct vg_cobj *folder, const struct vg_scan *scan,
                   uint64_t seq, struct vg_memo *memo, struct vg_buf *out);

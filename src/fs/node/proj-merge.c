@@ -244,6 +244,20 @@ static bool merge_entry(struct vg_proj *p, struct pnode *dir, const struct vg_di
     return false;
 }
 
+/* A name was taken away at the client. Records of the other names' folders may have said so before:
+   they are asked for again, since only they know how many are left. */
+static void lost_at_client(struct vg_proj *p, const struct pdent *lost) {
+    struct pnode *n = lost->node;
+    uint32_t others = 0;
+    for (struct pdent *d = n ? n->names : NULL; d; d = d->next)
+        if (d != lost) {
+            others++;
+            proj_unprove(p, d->parent);
+        }
+    if (n && !n->dir && n->st.nlink > others)
+        n->st.nlink--;
+}
+
 static bool sweep(struct vg_proj *p, struct pnode *dir, uint64_t acked) {
     struct pdir *f = dir->dir;
     uint64_t gen = f->record;
@@ -262,23 +276,23 @@ static bool sweep(struct vg_proj *p, struct pnode *dir, uint64_t acked) {
             proj_notice(p, dir, d->name, d->len, NULL);
             wake_node(p, d->node);
         }
-        if (d->node && d->node->st.nlink)
-            d->node->st.nlink--;
+        lost_at_client(p, d);
         proj_dent_free(p, d);
     }
     return ours;
 }
 
-static void merge_self(struct vg_proj *p, struct pnode *dir, const struct vg_mstat *st,
-                       uint64_t acked) {
-    if (dir->pend > acked || dir->dir->last_op > acked || same_state(&dir->cst, st))
-        return;
+static bool merge_self(struct pnode *dir, const struct vg_mstat *st, uint64_t acked) {
+    if (dir->pend > acked || dir->dir->last_op > acked)
+        return true;
+    if (same_state(&dir->cst, st))
+        return false;
     uint64_t ino = dir->st.ino;
     dir->cst = dir->st = *st;
     if (dir->local)
         dir->st.ino = ino;
     dir->at_client = true;
-    (void)p;
+    return false;
 }
 
 void proj_merge(struct vg_proj *p, struct pnode *dir, const struct vg_dirrec *rec, bool pushed,
@@ -296,7 +310,7 @@ void proj_merge(struct vg_proj *p, struct pnode *dir, const struct vg_dirrec *re
     while (vg_dirrec_next(rec, &at, &e))
         ours |= merge_entry(p, dir, &e, first, acked);
     ours |= sweep(p, dir, acked);
-    merge_self(p, dir, &rec->st, acked);
+    ours |= merge_self(dir, &rec->st, acked);
     if (!first)
         proj_notice(p, NULL, NULL, 0, dir); /* attributes, and its listing in the kernel */
     if (!pushed) {

@@ -141,7 +141,7 @@ static void exchange(struct vg_proj *p, const struct move *m, uint64_t op) {
     a->refs--;
     keep_object(p, m->d, ob);
     keep_object(p, m->d2, oa);
-    m->d->pend = m->d2->pend = op;
+    m->d->pend = m->d2->pend = b->pend = op;
     if (a->dir && !b->dir)
         m->from->st.nlink--, m->to->st.nlink++;
     if (b->dir && !a->dir)
