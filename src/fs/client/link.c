@@ -28,11 +28,11 @@ int vg_mlink_put(struct vg_mlink *l, bool urgent, struct vg_buf *bytes) {
 
 int vg_mlink_put_leaf(struct vg_mlink *l, bool urgent, struct vg_buf *bytes, uint64_t object,
                       uint64_t leaf) {
-    struct vg_mframe *f = l->closed ? NULL : vg_alloc(sizeof(*f));
+    struct vg_mframe *f = l->closed || l->broken ? NULL : vg_alloc(sizeof(*f));
     if (!f) {
         vg_buf_done(bytes);
         *bytes = (struct vg_buf){0};
-        return l->closed ? -EPIPE : -ENOMEM;
+        return l->closed ? -EPIPE : l->broken ? 0 : -ENOMEM;
     }
     f->buf = *bytes;
     f->object = object;
@@ -103,8 +103,8 @@ static struct vg_mframe *next_frame(struct vg_mlink *l) {
 
 /* When all that was told has left: asks the node to say so when it has it. */
 static void mark(struct vg_mlink *l) {
-    if (l->closed || l->marking || l->backlog || !vg_list_empty(&l->queue[VG_MP_FOLDER]) ||
-        (vg_map_len(&l->told) == 0 && !l->all_at))
+    if (l->closed || l->broken || l->marking || l->backlog ||
+        !vg_list_empty(&l->queue[VG_MP_FOLDER]) || (vg_map_len(&l->told) == 0 && !l->all_at))
         return;
     Vg__Mr__Mark m = VG__MR__MARK__INIT;
     Vg__Mr__Msg msg = VG__MR__MSG__INIT;
@@ -114,7 +114,7 @@ static void mark(struct vg_mlink *l) {
     msg.mark = &m;
     l->marking = true;
     if (vg_mlink_msg(l, &msg) < 0)
-        vg_mlink_close(l, "out of memory");
+        l->marking = false; /* no memory: asked with the next write */
 }
 
 void vg_mlink_marked(struct vg_mlink *l, uint64_t number) {
@@ -127,6 +127,25 @@ void vg_mlink_marked(struct vg_mlink *l, uint64_t number) {
     mark(l);
 }
 
+static void drop_output(struct vg_mlink *l) {
+    for (int i = 0; i < 2; i++)
+        vg_list_for_each_safe (it, &l->out[i]) {
+            vg_list_remove(it);
+            frame_free(vg_list_entry(it, struct vg_mframe, link));
+        }
+    if (l->cur)
+        frame_free(l->cur);
+    l->cur = NULL;
+    l->backlog = 0;
+}
+
+static void cannot_send(struct vg_mlink *l) {
+    vg_debug("link broke: %s", strerror(errno));
+    l->broken = true;
+    drop_output(l);
+    shutdown(l->fd, SHUT_RDWR); /* what has arrived can be read, and then the end */
+}
+
 void vg_mlink_write(struct vg_mlink *l) {
     while (!l->closed && next_frame(l)) {
         struct vg_buf *b = &l->cur->buf;
@@ -136,8 +155,8 @@ void vg_mlink_write(struct vg_mlink *l) {
         if (n < 0 && (errno == EAGAIN || errno == ENOBUFS))
             break;
         if (n < 0) {
-            vg_mlink_close(l, strerror(errno));
-            return;
+            cannot_send(l);
+            break;
         }
         vg_buf_consume(b, (size_t)n);
         l->backlog -= (size_t)n;
@@ -274,15 +293,7 @@ void vg_mlink_close(struct vg_mlink *l, const char *why) {
     for (int i = 0; i < VG_MP_N; i++)
         vg_list_for_each_safe (it, &l->queue[i])
             vg_mitem_free(vg_list_entry(it, struct vg_mitem, link));
-    for (int i = 0; i < 2; i++)
-        vg_list_for_each_safe (it, &l->out[i]) {
-            vg_list_remove(it);
-            frame_free(vg_list_entry(it, struct vg_mframe, link));
-        }
-    if (l->cur)
-        frame_free(l->cur);
-    l->cur = NULL;
-    l->backlog = 0;
+    drop_output(l);
     if (l->peer)
         vg_mpeer_left(l);
     if (l->task)

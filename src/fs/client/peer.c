@@ -235,7 +235,7 @@ static int send_under_way(struct vg_mlink *l) {
 void vg_mpeers_inval(struct vg_mirror *m) {
     vg_list_for_each_safe (it, &m->links) {
         struct vg_mlink *l = vg_list_entry(it, struct vg_mlink, link);
-        if (l->closed || vg_map_len(&l->peer->unsaid) == 0)
+        if (l->closed || l->broken || vg_map_len(&l->peer->unsaid) == 0)
             continue;
         if (send_map(l, &l->peer->unsaid) < 0) {
             vg_mlink_close(l, "out of memory"); /* or closed already: others are told */
@@ -403,7 +403,7 @@ static void note_to(void *peer, uint64_t task, const char *text) {
     msg.note = &note;
     vg_list_for_each (it, &p->m->links) {
         struct vg_mlink *l = vg_list_entry(it, struct vg_mlink, link);
-        if (!l->closed && l->peer == p) {
+        if (!l->closed && !l->broken && l->peer == p) {
             (void)vg_mlink_msg(l, &msg); /* words only */
             return;
         }

@@ -245,7 +245,7 @@ void vg_mlink_greeted(struct vg_mlink *l, bool known) {
     if (!known && !l->pushed)
         vg_mpeer_doubt(l);
     vg_mpeers_inval(l->m); /* what changed since the first flight, when it had no name yet */
-    if (l->pushed || !l->task)
+    if (l->closed || l->pushed || !l->task)
         return;
     int r = push_all(l); /* what it was told already is passed over one by one */
     if (r < 0)

@@ -69,7 +69,8 @@ struct vg_mlink {
     int fd;
     uv_poll_t poll;
     bool closed, hello, pushed;
-    bool ran;         /* Run is out, and not an early one: content finds its views */
+    bool broken; /* nothing can be sent any more; its end will be read, and then it is closed */
+    bool ran;    /* Run is out, and not an early one: content finds its views */
     bool said_pushed; /* nothing of the first flight is left */
     struct vg_mw_in in;
     struct vg_list queue[VG_MP_N]; /* vg_mitem: waiting; FOLDER: in order, also those under way */
@@ -175,7 +176,10 @@ bool vg_mpeers_known(const struct vg_mirror *m);
 /* link.c */
 int vg_mlink_new(struct vg_mirror_task *t, int fd, struct vg_mlink **ret);
 void vg_mlink_close(struct vg_mlink *l, const char *why);
-/* Takes the bytes. */
+/* Whoever says something may be in the middle of using the link or its peer. So saying never closes
+   it: what is said to a link that is broken is dropped, and counts as not told when it is closed.
+
+   Takes the bytes. */
 int vg_mlink_put(struct vg_mlink *l, bool urgent, struct vg_buf *bytes);
 int vg_mlink_put_leaf(struct vg_mlink *l, bool urgent, struct vg_buf *bytes, uint64_t object,
                       uint64_t leaf);

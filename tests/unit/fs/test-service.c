@@ -147,6 +147,31 @@ Test(service, tells_of_a_change_that_came_while_a_link_had_no_name_yet) {
     node_done(&again);
 }
 
+/* What is said in answer to a hello may find that the node does not listen any more. */
+Test(service, outlives_a_node_that_stops_listening_behind_its_hello) {
+    struct node again;
+    put(&w, PROJECT "/f", "x");
+    service_start(&w);
+    begin(&w, &n, 1, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_runs == 1);
+    node_hello(&n, 1, true);
+    node_get(&n, n.view_root[1], 0, 0);
+    int dirs = n.n_dirs;
+    turn(&w, &n, n.n_dirs > dirs);
+    begin(&w, &again, 2, ls, PROJECT, NULL);
+    turn(&w, &again, again.n_runs == 1);
+    node_done(&n); /* what it told last must be said again */
+    for (int i = 0; i < 20; i++)
+        uv_run(&w.loop, UV_RUN_NOWAIT);
+    node_hello(&again, 1, false);
+    cr_assert(shutdown(again.fd, SHUT_RD) == 0);
+    for (int i = 0; i < 20; i++)
+        uv_run(&w.loop, UV_RUN_NOWAIT);
+    node_done(&again);
+    begin(&w, &n, 3, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_runs == 1);
+}
+
 Test(service, keeps_a_number_through_a_rename_and_gives_a_new_one_to_a_new_file) {
     put(&w, PROJECT "/f", "x");
     service_start(&w);
