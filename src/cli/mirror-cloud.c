@@ -301,6 +301,10 @@ bool vg_mcloud_idle(const struct vg_mcloud *c) {
     return vg_list_empty(&c->offers);
 }
 
+bool vg_mcloud_is_connected(const struct vg_mcloud *c) {
+    return c->ready;
+}
+
 const char *vg_mcloud_state(const struct vg_mcloud *c) {
     return c->state;
 }

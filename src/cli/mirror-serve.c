@@ -28,6 +28,7 @@ struct serve {
     uv_timer_t idle;
     uv_signal_t term;
     uint64_t idle_usec, busy_at;
+    uint64_t looked_at, alone_usec; /* without the cloud and without anybody who waits */
     size_t n_callers;
     struct vg_list callers;
     bool stop;
@@ -262,12 +263,30 @@ static void accepted(int fd, void *user) {
 
 /* ---- the program ---- */
 
+static bool is_waited_for(const struct serve *s) {
+    vg_list_for_each (it, &s->callers)
+        if (vg_list_entry(it, struct caller, link)->runs)
+            return true;
+    return false;
+}
+
+/* A task whose vrun has left is offered again and again to a cloud that may never come back; nodes
+   wait as long for us. Time that this machine slept is not counted. */
+static bool is_forsaken(struct serve *s, uint64_t now) {
+    uint64_t tick = 2000 * uv_timer_get_repeat(&s->idle);
+    s->alone_usec += VG_MIN(now - s->looked_at, tick);
+    s->looked_at = now;
+    if (vg_mcloud_is_connected(s->cloud) || is_waited_for(s))
+        s->alone_usec = 0;
+    return s->alone_usec >= s->idle_usec;
+}
+
 static void on_idle(uv_timer_t *t) {
     struct serve *s = t->data;
     uint64_t now = vg_now_usec();
     if (!vg_mirror_idle(s->m) || !vg_mcloud_idle(s->cloud))
         s->busy_at = now;
-    if (now - s->busy_at >= s->idle_usec)
+    if (now - s->busy_at >= s->idle_usec || is_forsaken(s, now))
         uv_stop(&s->loop);
 }
 
@@ -301,7 +320,7 @@ static int set_up(struct serve *s, const struct vg_serve_conf *conf, struct vg_e
         return vg_err_sys(err, r, "cannot make a loop");
     vg_list_init(&s->callers);
     s->idle_usec = conf->idle_usec;
-    s->busy_at = vg_now_usec();
+    s->busy_at = s->looked_at = vg_now_usec();
     if (vg_mirror_new(&s->loop, &conf->mirror, &s->m, err) < 0)
         return err->code;
     r = vg_mcloud_new(&s->loop, s->m, &s->cloud);

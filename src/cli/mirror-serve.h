@@ -37,5 +37,6 @@ int vg_mcloud_offer(struct vg_mcloud *c, struct vg_mirror_task *t, uint64_t task
 /* The task has ended: in a moment, when its trace has come, it is let go. */
 void vg_mcloud_over(struct vg_mcloud *c, uint64_t task);
 bool vg_mcloud_idle(const struct vg_mcloud *c);
+bool vg_mcloud_is_connected(const struct vg_mcloud *c);
 /* "connected", or what stands in the way. */
 const char *vg_mcloud_state(const struct vg_mcloud *c);

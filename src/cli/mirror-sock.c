@@ -108,7 +108,9 @@ int vg_mirror_sock_path(const struct vg_endpoint *e, char *ret, size_t n, struct
     if (r < 0)
         return r;
     bool tls = e->kind == VG_ENDPOINT_TLS;
-    uint64_t h = mix(0xcbf29ce484222325u, tls ? e->address : e->path);
+    /* Who logs in as somebody else has another service, too. Of the token go in few bits: names of
+       sockets are public. */
+    uint64_t h = mix(mix(0, e->token) >> 48, tls ? e->address : e->path);
     if (snprintf(ret, n, "%s/mirror-%016llx", dir, (unsigned long long)mix(h, tls ? e->ca : "")) >=
         (int)n)
         return vg_err_set(err, VG_INVALID, "the path of the runtime folder is too long");

@@ -9,7 +9,7 @@ import subprocess
 import threading
 
 import pytest
-from hosts import far_world
+from hosts import far_world, login
 from virga import WAIT_S, wait_for
 
 
@@ -195,3 +195,39 @@ def test_in_the_root_folder_nothing_comes_back_and_that_is_said(laptop):
     assert done.returncode == 0 and done.stdout == b"x\n", done.stderr
     assert b"--writable" in done.stderr
     assert not laptop.path("/opt/h").exists()
+
+
+def test_who_logs_in_as_somebody_else_has_another_service(far, laptop):
+    assert laptop.run(["vrun", "true"]).returncode == 0
+    first = services(laptop)
+    far.control.virga("user", "add", "bea", check=0)
+    login(far, laptop, "--user", "bea")
+    try:
+        assert laptop.run(["vrun", "cat", "/opt/only-here/file"]).stdout == b"from the laptop\n"
+        assert len(services(laptop)) == 2 and set(first) < set(services(laptop))
+        assert "bea" in [t["user"] for t in far.control.json("task", "list", "--all", "--all-users")]
+        laptop.virga("mirror", "stop", check=0)
+        wait_for("bea's service to end", lambda: services(laptop) == first)
+    finally:
+        login(far, laptop)
+
+
+def test_it_leaves_when_its_cloud_is_gone_and_nobody_waits(far, laptop):
+    for pid in services(laptop):
+        os.kill(pid, signal.SIGTERM)
+    wait_for("the service to end", lambda: not services(laptop))
+    service = laptop.popen(["virga", "mirror", "serve", "--idle", "1s"])
+    wait_for("the service", lambda: laptop.virga("mirror", "status").returncode == 0)
+    p = laptop.popen(["vrun", "sh", "-c", "echo up; exec sleep 600"])
+    try:
+        assert p.stdout.readline() == b"up\n"
+        for which in ("up", "virgad"):
+            os.kill(far.control.pid(which), signal.SIGKILL)
+        wait_for("the cloud to be missed", lambda: status(laptop)["cloud"] != "connected")
+        p.kill()
+        assert service.wait(timeout=WAIT_S) == 0
+    finally:
+        for each in (p, service):
+            each.kill()
+            each.wait()
+        far.control.virga("up", "--no-agent", check=0)

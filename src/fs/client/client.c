@@ -50,7 +50,7 @@ static int open_state(struct vg_mirror *m, struct vg_err *err) {
     r = machine_id(m, err);
     if (r < 0)
         return r;
-    vg_traces_tidy(m);
+    vg_mirror_tidy(m);
     r = vg_memo_open(memo, &m->memo);
     return r < 0 ? vg_err_sys(err, r, "cannot open %s", memo) : 0;
 }

@@ -420,13 +420,19 @@ static int make_apply(struct vg_mpeer *p) {
 /* A node has one daemon a user: an earlier one of that node is dead, and what it was told nobody
    believes any more. Else every later run would say again that all of that is outdated. */
 static void replaced(const struct vg_mpeer *by) {
-    vg_list_for_each (it, &by->m->peers) {
+    vg_list_for_each_safe (it, &by->m->peers) {
         struct vg_mpeer *p = vg_list_entry(it, struct vg_mpeer, link);
-        if (p != by && p->named && strcmp(p->node, by->node) == 0) {
-            forget_folders(p);
-            forget_content(p);
-            p->lost = 0;
+        if (p == by || !p->named || (!p->once && strcmp(p->node, by->node) != 0))
+            continue;
+        if (!p->links) {
+            vg_mpeer_free(p); /* nobody is in the middle of using it, as when its last link left */
+            continue;
         }
+        if (p->once)
+            continue;
+        forget_folders(p); /* its end has not been heard of yet */
+        forget_content(p);
+        p->lost = 0;
     }
 }
 

@@ -220,7 +220,7 @@ void vg_mlink_greeted(struct vg_mlink *l, bool known);
 /* traces.c */
 int vg_mtask_load_trace(struct vg_mirror_task *t);
 int vg_mtask_trace(struct vg_mirror_task *t, const Vg__Mr__Trace *m);
-void vg_traces_tidy(const struct vg_mirror *m); /* forgets what was not used for long */
+void vg_mirror_tidy(const struct vg_mirror *m); /* forgets what was not used for long */
 
 /* client.c: the rules for a machine, Virga's own folders among the denied. */
 int vg_mirror_policy(const struct vg_mirror_conf *conf, struct vg_mpolicy **ret);

@@ -126,37 +126,38 @@ static bool is_empty(struct vg_ctree *t, const struct vg_cobj *folder) {
 
 /* A node knows the folders that it made without having been told of them: they are watched as if it
    had been. What came in before the watch did makes it look again. */
-static void watch_made(struct vg_mlink *l, const Vg__Mr__Op *op) {
+static void watch_made(struct vg_mlink *l, struct vg_mpeer *by, const Vg__Mr__Op *op) {
     struct vg_cobj *o = named(l, op);
     const struct vg_mstat *st = o ? vg_cobj_told(o) : NULL;
     if (!st || !S_ISDIR(st->mode) || vg_cobj_served(o))
         return;
     int r = vg_watch_add(l->m->watch, o);
     vg_cobj_set_served(o);
-    vg_mpeer_told(l->peer, o, vg_ctree_seq(l->m->tree));
+    vg_mpeer_told(by, o, vg_ctree_seq(l->m->tree));
     if (r < 0 || !is_empty(l->m->tree, o))
         vg_cobj_changed(l->m->tree, o);
 }
 
 static int take_op(struct vg_mlink *l, const Vg__Mr__Op *op) {
-    if (!l->peer->apply)
+    struct vg_mpeer *p = l->peer; /* outlives the link, which ends when a note cannot be sent */
+    if (!p->apply)
         return -EPROTO; /* before it said who it is */
     if (op->has_kind && op->kind == VG__MR__OP__KIND__BEGIN) {
         struct vg_cobj *o = named(l, op);
-        l->peer->busy = o ? vg_cobj_number(o) : 0;
+        p->busy = o ? vg_cobj_number(o) : 0;
         if (o)
             vg_cobj_set_busy(o, true);
     }
-    vg_ctree_actor(l->m->tree, l->peer->daemon);
-    int r = vg_apply_op(l->peer->apply, op);
+    vg_ctree_actor(l->m->tree, p->daemon);
+    int r = vg_apply_op(p->apply, op);
     vg_ctree_actor(l->m->tree, NULL);
     if (r == 0 && op->has_kind && op->kind == VG__MR__OP__KIND__MKDIR)
-        watch_made(l, op);
-    if (op->has_kind && op->kind == VG__MR__OP__KIND__END && l->peer->busy) {
-        struct vg_cobj *o = vg_ctree_get(l->m->tree, l->peer->busy);
+        watch_made(l, p, op);
+    if (op->has_kind && op->kind == VG__MR__OP__KIND__END && p->busy) {
+        struct vg_cobj *o = vg_ctree_get(l->m->tree, p->busy);
         if (o)
             vg_cobj_set_busy(o, false);
-        l->peer->busy = 0;
+        p->busy = 0;
     }
     return r;
 }

@@ -1,4 +1,4 @@
-/* Traces on disk: state/traces/<key>. */
+/* Traces on disk: state/traces/<key>; and what of the state folder is old. */
 #include "fs/client/svc.h"
 
 #include "base/log.h"
@@ -13,7 +13,8 @@
 
 #define TRACE_MAX (32u << 20)
 #define VAGUE_ITEMS 20000u /* what many commands share is not collected for ever */
-#define KEEP_DAYS 90
+#define TRACE_DAYS 90
+#define DAEMON_DAYS 14 /* what a node's daemon wrote here: of use while that one lives */
 
 static char *file_of(const struct vg_mirror *m, const char *key) {
     return vg_fmt("%s/traces/%s", m->state, key);
@@ -106,17 +107,25 @@ int vg_mtask_trace(struct vg_mirror_task *t, const Vg__Mr__Trace *m) {
     return 0;
 }
 
-void vg_traces_tidy(const struct vg_mirror *m) {
-    vg_auto_free char *dir = vg_fmt("%s/traces", m->state);
+/* Removes files that were not written for so long. */
+static void tidy(const char *dir, const char *prefix, int64_t days) {
     DIR *d = dir ? opendir(dir) : NULL;
     const struct dirent *e;
     struct stat st;
     if (!d)
         return;
-    int64_t limit = (int64_t)(vg_wall_usec() / VG_USEC) - KEEP_DAYS * 86400;
+    int64_t limit = (int64_t)(vg_wall_usec() / VG_USEC) - days * 86400;
     while ((e = readdir(d)))
-        if (fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) &&
+        if (strncmp(e->d_name, prefix, strlen(prefix)) == 0 &&
+            fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) &&
             st.st_mtime < limit)
             unlinkat(dirfd(d), e->d_name, 0);
     closedir(d);
+}
+
+void vg_mirror_tidy(const struct vg_mirror *m) {
+    vg_auto_free char *traces = vg_fmt("%s/traces", m->state);
+    tidy(traces, "", TRACE_DAYS);
+    tidy(m->state, "applied-", DAEMON_DAYS);
+    tidy(m->state, "left-", DAEMON_DAYS);
 }

@@ -17,6 +17,10 @@
     (IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_MODIFY | IN_CLOSE_WRITE | \
      IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR | IN_EXCL_UNLINK)
 
+/* A log that somebody writes all the time is looked at so often, not at every line: the kernel puts
+   alike events together while they wait. Who needs to know earlier drains. */
+#define REST_MS 20u
+
 struct spot { /* a watched folder: the environment and projects may each know it */
     int wd;
     struct vg_cobj **o;
@@ -33,6 +37,9 @@ struct vg_watch {
     void *user;
     int fd;
     uv_poll_t poll;
+    uv_timer_t rest;
+    int handles;             /* not closed yet */
+    uint64_t rounds;         /* times that events were taken */
     struct vg_map spots;     /* by wd */
     struct vg_map unwatched; /* folders by number */
     size_t limit;
@@ -42,10 +49,20 @@ struct vg_watch {
     int dir_fd, dir_wd;
 };
 
+static void on_readable(uv_poll_t *poll, int status, int events);
+
+static void on_rested(uv_timer_t *t) {
+    struct vg_watch *w = t->data;
+    uv_poll_start(&w->poll, UV_READABLE, on_readable);
+}
+
 static void on_readable(uv_poll_t *poll, int status, int events) {
     (void)status;
     (void)events;
-    vg_watch_drain(poll->data);
+    struct vg_watch *w = poll->data;
+    vg_watch_drain(w);
+    uv_poll_stop(&w->poll);
+    uv_timer_start(&w->rest, on_rested, REST_MS, 0);
 }
 
 int vg_watch_new(uv_loop_t *loop, struct vg_ctree *tree, const struct vg_watch_ops *ops, void *user,
@@ -65,9 +82,12 @@ int vg_watch_new(uv_loop_t *loop, struct vg_ctree *tree, const struct vg_watch_o
         free(w);
         return r;
     }
-    w->poll.data = w;
+    uv_timer_init(loop, &w->rest);
+    w->poll.data = w->rest.data = w;
+    w->handles = 2;
     uv_poll_start(&w->poll, UV_READABLE, on_readable);
     uv_unref((uv_handle_t *)&w->poll);
+    uv_unref((uv_handle_t *)&w->rest);
     *ret = w;
     return 0;
 }
@@ -81,6 +101,8 @@ static void spot_free(struct spot *s) {
 
 static void on_closed(uv_handle_t *h) {
     struct vg_watch *w = h->data;
+    if (--w->handles)
+        return;
     vg_map_for_each (s, &w->spots) {
         struct spot *spot = s->value;
         free(spot->o);
@@ -98,6 +120,7 @@ void vg_watch_free(struct vg_watch *w) {
         return;
     uv_poll_stop(&w->poll);
     uv_close((uv_handle_t *)&w->poll, on_closed);
+    uv_close((uv_handle_t *)&w->rest, on_closed);
 }
 
 /* ---- which folders ---- */
@@ -174,6 +197,10 @@ void vg_watch_forget(struct vg_watch *w, struct vg_cobj *folder) {
         spot_free(s);
         inotify_rm_watch(w->fd, wd);
     }
+}
+
+uint64_t vg_watch_rounds(const struct vg_watch *w) {
+    return w->rounds;
 }
 
 void vg_watch_counts(const struct vg_watch *w, size_t *ret_watched, size_t *ret_unwatched) {
@@ -364,6 +391,7 @@ void vg_watch_drain(struct vg_watch *w) {
     w->dir_wd = -1;
     if (lost)
         w->ops.lost(w->user);
+    w->rounds += any;
     if (any)
         w->ops.taken(w->user);
 }

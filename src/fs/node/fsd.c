@@ -106,6 +106,7 @@ static void tick(struct fsd *d, uint64_t now) {
     for (size_t i = 0; i < d->n_machines; i++)
         vg_machine_tick(d->machines[i]->m, now);
     vg_fsd_forget_machines(d, now);
+    vg_peers_tidy(d->peers);
 }
 
 static int loop(struct fsd *d) {

@@ -144,13 +144,23 @@ static int start(struct vg_peers *p, struct peer *e) {
     return 0;
 }
 
-int vg_peers_add(struct vg_peers *p, int fd) {
+/* How many are left. */
+static size_t tidy(struct vg_peers *p) {
     struct vg_list over;
     vg_list_init(&over);
     pthread_mutex_lock(&p->lock);
     size_t n = take_over(p, false, &over);
     pthread_mutex_unlock(&p->lock);
     free_list(&over);
+    return n;
+}
+
+void vg_peers_tidy(struct vg_peers *p) {
+    tidy(p);
+}
+
+int vg_peers_add(struct vg_peers *p, int fd) {
+    size_t n = tidy(p);
     struct peer *e = n < VG_PEERS_MAX ? vg_alloc(sizeof *e) : NULL;
     if (!e) {
         close(fd);

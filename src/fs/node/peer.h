@@ -24,6 +24,7 @@ int vg_peers_new(struct vg_cache *cache, struct vg_peers **ret);
 void vg_peers_free(struct vg_peers *p);
 /* Takes the socket: a stream to another daemon of this user. Both ends may ask. */
 int vg_peers_add(struct vg_peers *p, int fd);
+void vg_peers_tidy(struct vg_peers *p); /* lets go of links that have ended */
 /* At most VG_PEER_FILES. Without a peer it is remembered for a while, in case one comes. */
 void vg_peers_ask(struct vg_peers *p, const struct vg_peer_file *file, size_t n,
                   vg_peers_have *have, void *user);
