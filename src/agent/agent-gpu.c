@@ -1,152 +1,65 @@
-/* GPU discovery; see the header. Thread: any, it keeps no state. */
-#include "agent/agent-gpu.h"
-
+/* The node's GPUs, as the agent uses them: their driver's files, and what tasks are told. */
+#include "agent/agent-int.h"
 #include "base/cleanup.h"
-#include "base/util.h"
+#include "base/log.h"
+#include "base/mem.h"
 
-#include <dirent.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
-static const char *const common[] = {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools",
-                                     "/dev/nvidia-modeset"};
-
-static bool exists(const char *root, const char *path) {
-    char full[PATH_MAX];
-    struct stat st;
-    snprintf(full, sizeof(full), "%s%s", root, path);
-    return stat(full, &st) == 0;
-}
-
-/* Copies the value of "Key:   value" when `line` is of that key. */
-static void field(const char *line, const char *key, char *out, size_t cap) {
-    size_t n = strlen(key);
-    if (strncmp(line, key, n) != 0 || line[n] != ':')
+void vg_agent_find_driver(struct vg_agent *a, char *const *patterns, size_t n) {
+    struct vg_driver d;
+    struct vg_driver_where w = {.root = "",
+                                .library_path = getenv("LD_LIBRARY_PATH"),
+                                .patterns = patterns,
+                                .n_patterns = n};
+    if (vg_driver_find(&w, &d) < 0) {
+        vg_warn("the node's driver libraries cannot be listed: out of memory");
         return;
-    line += n + 1;
-    line += strspn(line, " \t");
-    snprintf(out, cap, "%s", line);
-}
-
-static void read_information(const char *root, const char *bus, struct vg_gpu *gpu) {
-    char path[PATH_MAX], minor[16] = "";
-    vg_auto_free char *text = NULL;
-    size_t len;
-    snprintf(path, sizeof(path), "%s/proc/driver/nvidia/gpus/%s/information", root, bus);
-    if (vg_read_file(path, 16384, &text, &len) < 0)
-        return;
-    for (char *next = text, *line; (line = strsep(&next, "\n"));) {
-        field(line, "Model", gpu->model, sizeof(gpu->model));
-        field(line, "GPU UUID", gpu->uuid, sizeof(gpu->uuid));
-        field(line, "Device Minor", minor, sizeof(minor));
     }
-    uint64_t v;
-    if (vg_parse_u64(minor, &v) == 0 && v < 1024)
-        gpu->minor = (int)v;
-    if (strchr(gpu->uuid, '?')) /* the driver has not asked the card yet */
-        gpu->uuid[0] = 0;
+    bool news = d.n != a->driver.n || d.source != a->driver.source ||
+                strcmp(d.version, a->driver.version) != 0;
+    if (news && d.source != VG_DRIVER_NONE)
+        vg_info("driver files=%zu version=%s by=%s", d.n, *d.version ? d.version : "?",
+                vg_driver_source_name(d.source));
+    if (news && *d.remark)
+        vg_warn("driver: %s", d.remark);
+    vg_driver_done(&a->driver);
+    a->driver = d;
+    vg_gpus_take_cdi(&a->gpus, &a->driver.cdi);
 }
 
-static void find_in_proc(const char *root, struct vg_gpus *g) {
-    char path[PATH_MAX];
-    struct dirent **list = NULL;
-    snprintf(path, sizeof(path), "%s/proc/driver/nvidia/gpus", root);
-    int n = scandir(path, &list, NULL, alphasort);
-    for (int i = 0; i < n; i++) {
-        if (list[i]->d_name[0] != '.' && g->n < VG_GPUS_MAX) {
-            struct vg_gpu *gpu = &g->gpu[g->n];
-            *gpu = (struct vg_gpu){.index = (uint32_t)g->n, .minor = -1};
-            g->n++;
-            read_information(root, list[i]->d_name, gpu);
-        }
-        free(list[i]);
-    }
-    free(list);
+static bool sets(const char *var, size_t len, const char *text, size_t n) {
+    const char *eq = memchr(var, '=', len);
+    size_t name = eq ? (size_t)(eq - var) + 1 : len;
+    return n >= name && memcmp(var, text, name) == 0;
 }
 
-static bool has_minor(const struct vg_gpus *g, int minor) {
-    for (size_t i = 0; i < g->n; i++)
-        if (g->gpu[i].minor == minor)
-            return true;
-    return false;
+/* What the control plane or an earlier line says stays. */
+static int add(const Vg__Pb__Start *start, struct vg_cdi_list *l, const char *var) {
+    size_t len = strlen(var);
+    bool known = !strchr(var, '=');
+    for (size_t i = 0; !known && i < start->n_extra_env; i++)
+        known = sets(var, len, (char *)start->extra_env[i].data, start->extra_env[i].len);
+    for (size_t i = 0; !known && i < l->n; i++)
+        known = sets(var, len, l->item[i], strlen(l->item[i]));
+    return known ? 0 : vg_cdi_list_add(l, var);
 }
 
-/* Containers may show device nodes without the driver's /proc. */
-static void find_in_dev(const char *root, struct vg_gpus *g) {
-    char path[VG_GPU_PATH];
-    for (int minor = 0; minor < VG_GPUS_MAX && g->n < VG_GPUS_MAX; minor++) {
-        snprintf(path, sizeof(path), "/dev/nvidia%d", minor);
-        if (has_minor(g, minor) || !exists(root, path))
-            continue;
-        g->gpu[g->n] = (struct vg_gpu){.index = (uint32_t)g->n, .minor = minor};
-        g->n++;
-    }
-}
-
-/* A card that the driver knows but that has no node here (hidden from this container) is no use. */
-static void drop_hidden(const char *root, struct vg_gpus *g) {
-    char path[VG_GPU_PATH];
-    size_t k = 0;
-    for (size_t i = 0; i < g->n; i++) {
-        snprintf(path, sizeof(path), "/dev/nvidia%d", g->gpu[i].minor);
-        if (g->gpu[i].minor < 0 || !exists(root, path))
-            continue;
-        g->gpu[k] = g->gpu[i];
-        g->gpu[k].index = (uint32_t)k;
-        k++;
-    }
-    g->n = k;
-}
-
-void vg_gpus_find(const char *root, int64_t count, const char *model, struct vg_gpus *ret) {
-    ret->n = 0;
-    if (count == 0)
-        return;
-    find_in_proc(root, ret);
-    drop_hidden(root, ret);
-    if (ret->n == 0)
-        find_in_dev(root, ret);
-    if (count > 0) {
-        size_t want = (size_t)VG_MIN(count, (int64_t)VG_GPUS_MAX);
-        for (; ret->n < want; ret->n++)
-            ret->gpu[ret->n] = (struct vg_gpu){.index = (uint32_t)ret->n, .minor = -1};
-        ret->n = want;
-    }
-    for (size_t i = 0; model && i < ret->n; i++)
-        snprintf(ret->gpu[i].model, sizeof(ret->gpu[i].model), "%s", model);
-}
-
-size_t vg_gpu_devices(const struct vg_gpus *g, const char *root, const uint32_t *index, size_t n,
-                      char (*ret)[VG_GPU_PATH], size_t max) {
-    size_t k = 0;
-    for (size_t i = 0; i < n && k < max; i++)
-        if (index[i] < g->n && g->gpu[index[i]].minor >= 0)
-            snprintf(ret[k++], VG_GPU_PATH, "/dev/nvidia%d", g->gpu[index[i]].minor);
-    if (k == 0)
+int vg_agent_gpu_env(const struct vg_agent *a, const Vg__Pb__Start *start,
+                     struct vg_cdi_list *ret) {
+    static const char *const names[] = {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"};
+    char value[VG_GPUS_MAX * 64], text[sizeof(value) + 32];
+    if (start->n_gpu == 0)
         return 0;
-    for (size_t i = 0; i < VG_COUNT(common) && k < max; i++)
-        if (exists(root, common[i]))
-            snprintf(ret[k++], VG_GPU_PATH, "%s", common[i]);
-    return k;
-}
-
-int vg_gpu_visible(const struct vg_gpus *g, const uint32_t *index, size_t n, char *out,
-                   size_t cap) {
-    bool uuids = true;
-    for (size_t i = 0; i < n; i++)
-        uuids = uuids && index[i] < g->n && g->gpu[index[i]].uuid[0];
-    size_t at = 0;
-    out[0] = 0;
-    for (size_t i = 0; i < n; i++) {
-        const char *comma = i ? "," : "";
-        int r = uuids ? snprintf(out + at, cap - at, "%s%s", comma, g->gpu[index[i]].uuid)
-                      : snprintf(out + at, cap - at, "%s%u", comma, index[i]);
-        if (r < 0 || (size_t)r >= cap - at)
-            return -E2BIG;
-        at += (size_t)r;
+    int r = vg_gpu_visible(&a->gpus, start->gpu, start->n_gpu, value, sizeof(value));
+    for (size_t i = 0; r >= 0 && i < VG_COUNT(names); i++) {
+        snprintf(text, sizeof(text), "%s=%s", names[i], value);
+        r = add(start, ret, text);
     }
-    return 0;
+    const struct vg_cdi_list *env = &a->driver.cdi.common.env;
+    for (size_t i = 0; r >= 0 && i < env->n; i++)
+        r = add(start, ret, env->item[i]);
+    return r;
 }

@@ -8,14 +8,14 @@
    2. A task has a keeper from the moment it is handed over until its keeper is gone.
    3. A keeper of a session has `session` set and is in `sessions` under that key. */
 #include "agent/agent-backoff.h"
-#include "agent/agent-gpu.h"
-#include "agent/agent-libs.h"
 #include "agent/agent-ticket.h"
 #include "agent/agent-warm.h"
 #include "agent/keeper.h"
 #include "base/err.h"
 #include "base/list.h"
 #include "base/map.h"
+#include "gpu/driver.h"
+#include "gpu/gpus.h"
 #include "net/conn.h"
 #include "net/wire.h"
 #include "proto/virga.pb-c.h"
@@ -247,6 +247,11 @@ void vg_fslink_configure(struct vg_agent *a, char *const *patterns, size_t n, ui
 void vg_fslink_stop(struct vg_agent *a);
 void vg_fslink_tend(struct vg_agent *a); /* now and then: room on a full disk */
 
+/* agent-gpu.c: finds the driver's files, and notes what a specification says of the GPUs. */
+void vg_agent_find_driver(struct vg_agent *a, char *const *patterns, size_t n);
+/* Variables that a task with GPUs gets beside those in `start`: added to *ret. */
+int vg_agent_gpu_env(const struct vg_agent *a, const Vg__Pb__Start *start, struct vg_cdi_list *ret);
+
 /* agent-meeting.c: a port of the node that leads to the same port inside a task. Connections wait
    until somebody listens there. */
 struct vg_meeting;
@@ -314,7 +319,7 @@ struct vg_agent {
     struct vg_agent_conf conf;
     char *node_dir, *keepers_dir, *lease_path; /* owned */
     char *fs_dir, *self_exe;                   /* owned */
-    struct vg_libs libs;
+    struct vg_driver driver;
     uint64_t fs_cache_bytes;
     bool fs_tending; /* caches are being trimmed */
     uint64_t fs_tended_usec;

@@ -130,14 +130,8 @@ void vg_fslink_on_link(struct vg_agent *a, const Vg__Pb__MirrorLink *m) {
 
 void vg_fslink_configure(struct vg_agent *a, char *const *patterns, size_t n,
                          uint64_t cache_bytes) {
-    struct vg_libs libs;
     a->fs_cache_bytes = cache_bytes;
-    if (vg_libs_find("", patterns, n, &libs) < 0) {
-        vg_warn("the node's driver libraries cannot be listed: out of memory");
-        return;
-    }
-    vg_libs_done(&a->libs);
-    a->libs = libs;
+    vg_agent_find_driver(a, patterns, n);
 }
 
 /* ------------------------------------------------------------------ a full disk */

@@ -136,8 +136,8 @@ int vg_keeper_birth(struct vg_agent *a, const struct vg_warm_key *key, struct vg
     };
     if (key->mirrored) {
         vg_fslink_fs_conf(a, key->slot, &birth.fs);
-        birth.libraries = (const char *const *)a->libs.path;
-        birth.n_libraries = a->libs.n;
+        birth.libraries = (const char *const *)a->driver.path;
+        birth.n_libraries = a->driver.n;
     }
     int r = take_network(a, key, &birth.profile, &k->net_slot, err);
     if (r < 0)

@@ -253,40 +253,25 @@ static int pack_start(const Vg__Pb__Start *start, int *ret_fd, size_t *ret_bytes
     return 0;
 }
 
-static bool has_env(const Vg__Pb__Start *start, const char *name) {
-    size_t n = strlen(name);
-    for (size_t i = 0; i < start->n_extra_env; i++) {
-        const ProtobufCBinaryData *e = &start->extra_env[i];
-        if (e->len > n && memcmp(e->data, name, n) == 0 && e->data[n] == '=')
-            return true;
-    }
-    return false;
-}
-
 /* Tells the task which GPUs are its own, and packs. */
 static int store_start(struct vg_agent *a, const Vg__Pb__Start *start, struct vg_agent_task *t) {
-    static const char *const names[] = {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"};
-    if (start->n_gpu == 0)
-        return pack_start(start, &t->start_fd, &t->start_bytes);
-    char value[VG_GPUS_MAX * 64], text[VG_COUNT(names)][sizeof(value) + 32];
-    int r = vg_gpu_visible(&a->gpus, start->gpu, start->n_gpu, value, sizeof(value));
-    if (r < 0)
-        return r;
+    struct vg_cdi_list more_env = {0};
+    int r = vg_agent_gpu_env(a, start, &more_env);
     Vg__Pb__Start more = *start;
     vg_auto_free ProtobufCBinaryData *env =
-        vg_alloc((start->n_extra_env + VG_COUNT(names)) * sizeof(*env));
-    if (!env)
-        return -ENOMEM;
-    if (start->n_extra_env)
-        memcpy(env, start->extra_env, start->n_extra_env * sizeof(*env));
+        vg_alloc((start->n_extra_env + more_env.n + 1) * sizeof(*env));
+    if (r >= 0 && !env)
+        r = -ENOMEM;
+    for (size_t i = 0; r >= 0 && i < start->n_extra_env; i++)
+        env[i] = start->extra_env[i];
+    for (size_t i = 0; r >= 0 && i < more_env.n; i++)
+        env[more.n_extra_env++] =
+            (ProtobufCBinaryData){strlen(more_env.item[i]), (uint8_t *)more_env.item[i]};
     more.extra_env = env;
-    for (size_t i = 0; i < VG_COUNT(names); i++) {
-        if (has_env(start, names[i]))
-            continue;
-        int len = snprintf(text[i], sizeof(text[i]), "%s=%s", names[i], value);
-        env[more.n_extra_env++] = (ProtobufCBinaryData){(size_t)len, (uint8_t *)text[i]};
-    }
-    return pack_start(&more, &t->start_fd, &t->start_bytes);
+    if (r >= 0)
+        r = pack_start(&more, &t->start_fd, &t->start_bytes);
+    vg_cdi_list_done(&more_env);
+    return r;
 }
 
 static int network_of(const Vg__Pb__Start *start, enum vg_net_kind *ret) {

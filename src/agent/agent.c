@@ -251,6 +251,7 @@ static void know_machine(struct vg_agent *a) {
     else if (gethostname(a->name, sizeof(a->name) - 1) < 0)
         snprintf(a->name, sizeof(a->name), "node");
     vg_gpus_find("", a->conf.gpus, a->conf.gpu_model, &a->gpus);
+    vg_agent_find_driver(a, NULL, 0);
 }
 
 /* Names links, tables and cgroups of this home; the same after every restart. */

@@ -439,7 +439,7 @@ static int do_exec(struct keeper *k, struct ktask *t, struct stdio *s, int cwd_f
     for (size_t i = 0; i < spec->n_rlimit && n_rl < VG_COUNT(rl); i++)
         rl[n_rl++] = (struct vg_rlimit){(int)spec->rlimit[i]->which, spec->rlimit[i]->soft,
                                         spec->rlimit[i]->hard};
-    char dev_paths[VG_GPUS_MAX + 8][VG_GPU_PATH];
+    char dev_paths[VG_GPU_NODES_MAX][VG_GPU_PATH];
     struct vg_device devices[VG_COUNT(dev_paths)];
     size_t n_dev = 0;
     if (st->n_gpu && k->birth.gpus)

@@ -8,9 +8,9 @@
    was acknowledged.
 
    Packets: struct vg_kpkt, then the payload; descriptors ride along. */
-#include "agent/agent-gpu.h"
 #include "base/err.h"
 #include "fs/fsd.h"
+#include "gpu/gpus.h"
 #include "sandbox/netpool.h"
 #include "sandbox/sandbox.h"
 

@@ -1,5 +1,5 @@
 /* GPU discovery over a folder that stands for the machine. */
-#include "agent/agent-gpu.h"
+#include "gpu/gpus.h"
 
 #include "base/util.h"
 
@@ -134,4 +134,35 @@ Test(gpu, uuids_are_used_when_all_are_known_and_numbers_else) {
     cr_assert_eq(vg_gpu_visible(&g, index, 2, value, sizeof(value)), 0);
     cr_assert_str_eq(value, "1,2");
     cr_assert_eq(vg_gpu_visible(&g, index, 2, value, 3), -E2BIG);
+}
+
+Test(gpu, a_specification_adds_nodes_to_the_card_it_names) {
+    struct vg_gpus g;
+    struct vg_cdi c = {0};
+    struct vg_err err = VG_ERR_INIT;
+    char path[16][VG_GPU_PATH];
+    uint32_t one = 0, other = 1;
+    static const char spec[] =
+        "cdiVersion: 0.6.0\nkind: nvidia.com/gpu\n"
+        "containerEdits: {deviceNodes: [{path: /dev/nvidiactl}, {path: "
+        "/dev/nvidia-caps/nvidia-cap2}]}\n"
+        "devices:\n"
+        "- {name: '0', containerEdits: {deviceNodes: [{path: /dev/nvidia1}, {path: "
+        "/dev/dri/card1}]}}\n"
+        "- {name: all, containerEdits: {deviceNodes: [{path: /dev/nvidia0}, {path: /dev/nvidia1}, "
+        "{path: /dev/dri/card2}]}}\n";
+    two_cards();
+    put("/dev/dri/card1", "");
+    put("/dev/dri/card2", "");
+    put("/dev/nvidia-caps/nvidia-cap2", "");
+    vg_gpus_find(root, -1, NULL, &g);
+    cr_assert_eq(vg_cdi_parse(&c, spec, sizeof spec - 1, &err), 0);
+    vg_gpus_take_cdi(&g, &c);
+    vg_gpus_take_cdi(&g, &c); /* again: nothing twice */
+    cr_assert_eq(vg_gpu_devices(&g, root, &one, 1, path, 16), 5);
+    cr_assert_str_eq(path[3], "/dev/nvidia-caps/nvidia-cap2");
+    cr_assert_str_eq(path[4], "/dev/dri/card1");
+    cr_assert_eq(vg_gpu_devices(&g, root, &other, 1, path, 16), 4,
+                 "what only 'all' has is nobody's");
+    vg_cdi_done(&c);
 }

@@ -2,29 +2,38 @@
 /* Which GPUs this machine has, by what the driver shows in /proc and /dev: no library is loaded.
    `--gpus N` overrides the count; then GPUs that have no device node are only numbers (tests,
    machines whose driver is hidden). Usable by the keeper too. */
-#include "base/err.h"
+#include "gpu/cdi.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
 #define VG_GPUS_MAX 64
 #define VG_GPU_PATH 64
+#define VG_GPU_EXTRA_MAX 4   /* further device nodes of one GPU */
+#define VG_GPU_COMMON_MAX 12 /* and of all of them */
+#define VG_GPU_NODES_MAX 128 /* that one task gets */
 
 struct vg_gpu {
     uint32_t index; /* in the order of bus addresses, as nvidia-smi counts */
     int minor;      /* of /dev/nvidiaN; -1: it has no device node */
     char model[64];
     char uuid[64]; /* "GPU-…"; empty when unknown */
+    char extra[VG_GPU_EXTRA_MAX][VG_GPU_PATH];
+    size_t n_extra;
 };
 
 struct vg_gpus {
     struct vg_gpu gpu[VG_GPUS_MAX];
     size_t n;
+    char common[VG_GPU_COMMON_MAX][VG_GPU_PATH]; /* that a specification adds to the driver's own */
+    size_t n_common;
 };
 
 /* `count` < 0: as many as there are. `model` NULL: as the driver calls it. `root` is "" in life and
    a folder that stands for / in tests. */
 void vg_gpus_find(const char *root, int64_t count, const char *model, struct vg_gpus *ret);
+/* Adds the device nodes that a specification gives to these GPUs, known by their own node. */
+void vg_gpus_take_cdi(struct vg_gpus *g, const struct vg_cdi *c);
 /* Device nodes that a task with these GPUs needs (its own and the driver's common ones), as paths
    below /dev. Returns how many; at most `max`. */
 size_t vg_gpu_devices(const struct vg_gpus *g, const char *root, const uint32_t *index, size_t n,
