@@ -95,7 +95,10 @@ class Side:
         call(libc.fallocate(self.fd[slot], mode, ctypes.c_long(off), ctypes.c_long(n)))
 
     def map(self, slot, off, data):
-        size = os.fstat(self.fd[slot]).st_size
+        st = os.fstat(self.fd[slot])
+        size = st.st_size
+        if stat.S_ISDIR(st.st_mode):
+            return "a folder"  # as are their sizes
         if size < off + len(data):
             return "short"
         with mmap.mmap(self.fd[slot], size) as m:
@@ -374,7 +377,7 @@ def work(args):
     FALLOCATE[:] = can_allocate(os.path.dirname(plain))
     a, b, walk = Side(view), Side(plain), Walk(args.seed, plain)
     trouble = random.Random(args.seed + 1)
-    counts, last = {}, None
+    counts, last, made = {}, None, {}
     os.umask(0o022)
     for i in range(args.ops):
         op = walk.next()
@@ -398,8 +401,16 @@ def work(args):
                 return 1
         if rb[0] == "ok" and op[0] in ("open", "tmpfile"):
             walk.slots.add(op[1])
+            made[op[1]] = (i, *op[2:])
         if op[0] == "close":
             walk.slots.discard(op[1])
+        if i % args.open == 0:
+            for slot in sorted(walk.slots):
+                shown = [outcome(side, ("fstat", slot)) for side in (a, b)]
+                if shown[0] != shown[1]:
+                    print(f"after operation {i} of seed {args.seed}: {brief(op)}: {ra}: open file {slot} ({made.get(slot)}): "
+                          f"the view says {shown[0]}, the plain folder {shown[1]}; last trouble: {last}")
+                    return 1
         if args.cuts and trouble.random() < 0.003 * args.trouble:
             last = f"{i} cut"
             ctl("cut")
@@ -452,6 +463,7 @@ def main():
     ap.add_argument("--cuts", action="store_true")
     ap.add_argument("--restarts", action="store_true")
     ap.add_argument("--trouble", type=float, default=1)
+    ap.add_argument("--open", type=int, default=20, help="compare open files every so many operations")
     ap.add_argument("--look", type=int, default=10**9, help="compare the whole trees after every operation from this one on")
     ap.add_argument("--try", dest="program")
     args = ap.parse_args()

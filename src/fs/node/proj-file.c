@@ -127,6 +127,7 @@ int proj_op_setattr(struct vg_proj *p, struct pctx *c) {
         add_node(n, e);
     }
     attr_out(c, n);
+    proj_sync_wait(c, n);
     return 0;
 }
 
@@ -362,8 +363,8 @@ int proj_op_flush(struct vg_proj *p, struct pctx *c) {
     if (!p->sync && vg_oplog_data_full(p->log))
         return 0; /* it stays on the list of what is dirty */
     int rc = proj_flush_node(n);
-    if (rc == 0 && p->sync)
-        proj_wait_for(c, n, n->pend);
+    if (rc == 0)
+        proj_sync_wait(c, n);
     return rc;
 }
 

@@ -130,6 +130,8 @@ struct packwait { /* answered when op has been acknowledged */
     struct vg_fuse_req *r;
     struct pnode *n;
     uint64_t op;
+    bool lookup, excl; /* it gives a name; nobody else may have made it */
+    uint32_t open;     /* as pctx.gave_open */
     size_t len;
     _Alignas(8) uint8_t out[256];
 };
@@ -193,6 +195,8 @@ struct pctx {
     size_t out_len;
     uint8_t *big; /* owned: answer instead of out */
     bool answered;
+    bool
+        excl; /* makes something that must not be there: also at the client, when it waits for it */
     struct pnode *gave_lookup; /* to be taken back when nobody waits for the answer */
     uint32_t gave_open;        /* 1: opened, 2: for writing, too */
     _Alignas(8) uint8_t out[256];
@@ -323,6 +327,10 @@ int proj_name_in(struct vg_proj *p, struct pctx *c, size_t skip, struct pnode **
                  const char **ret, size_t *ret_len);
 void proj_entry_out(struct pctx *c, struct pnode *n, struct fuse_entry_out *out);
 void proj_wait_for(struct pctx *c, struct pnode *n, uint64_t op);
+/* With --sync: the client has it before the program goes on. */
+void proj_sync_wait(struct pctx *c, struct pnode *n);
+/* Nobody got the answer: what it gave is taken back, and the node may go. */
+void proj_take_back(struct vg_proj *p, struct pnode *n, uint32_t lookups, uint32_t open);
 void proj_xattrs_come(struct pnode *n, const Vg__Mr__Fail *m);
 int proj_log_xattrs(struct pnode *n);
 void proj_run(struct vg_proj *p, struct vg_fuse_req *r); /* handles a request; takes the lock */

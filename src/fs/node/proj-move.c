@@ -73,6 +73,7 @@ int proj_op_unlink(struct vg_proj *p, struct pctx *c, bool folder) {
     proj_changed(dir, true);
     uint64_t op = n->pend = dir->dir->last_op = vg_oplog_add(p->log, e);
     bury(p, d, op);
+    proj_sync_wait(c, n);
     return 0;
 }
 
@@ -229,5 +230,6 @@ int proj_op_rename(struct vg_proj *p, struct pctx *c, bool two) {
     proj_changed(n, false);
     proj_changed(m.from, true);
     proj_changed(m.to, true);
+    proj_sync_wait(c, n);
     return 0;
 }

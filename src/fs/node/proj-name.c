@@ -181,8 +181,7 @@ static int make(struct vg_proj *p, struct pctx *c, const struct made *m, Vg__Mr_
     proj_dent_set(p, d, n);
     proj_changed(m->dir, true);
     d->pend = n->pend = m->dir->dir->last_op = vg_oplog_add(p->log, e);
-    if (p->sync)
-        proj_wait_for(c, n, n->pend);
+    proj_sync_wait(c, n);
     *ret = n;
     return 0;
 }
@@ -216,6 +215,7 @@ int proj_op_create(struct vg_proj *p, struct pctx *c) {
     if (rc)
         return rc;
     m.mode = S_IFREG | (in->mode & 07777);
+    c->excl = in->flags & O_EXCL;
     struct pnode *n;
     rc = make(p, c, &m, VG__MR__OP__KIND__CREATE, &n);
     if (rc == -EEXIST && !(in->flags & O_EXCL)) { /* it has come to be since the kernel looked */
@@ -289,6 +289,7 @@ int proj_op_symlink(struct vg_proj *p, struct pctx *c) {
         return m.target ? -ENOENT : -EINVAL;
     if (tlen >= PATH_MAX)
         return -ENAMETOOLONG;
+    c->excl = true;
     return make_entry(p, c, &m, VG__MR__OP__KIND__SYMLINK);
 }
 
@@ -310,8 +311,7 @@ static int link_first(struct vg_proj *p, struct pctx *c, struct pnode *n, struct
     d->pend = n->pend = dir->dir->last_op = vg_oplog_add(p->log, e);
     proj_dirty_all(n);
     int rc = proj_flush_node(n);
-    if (p->sync)
-        proj_wait_for(c, n, n->pend);
+    proj_sync_wait(c, n);
     return rc;
 }
 
@@ -339,8 +339,7 @@ static int link_more(struct vg_proj *p, struct pctx *c, struct pnode *n, struct 
     proj_changed(n, false);
     proj_changed(dir, true);
     d->pend = n->pend = dir->dir->last_op = vg_oplog_add(p->log, e);
-    if (p->sync)
-        proj_wait_for(c, n, n->pend);
+    proj_sync_wait(c, n);
     return 0;
 }
 

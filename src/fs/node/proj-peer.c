@@ -321,6 +321,23 @@ static void took(struct vg_proj *p, struct pnode *n, const Vg__Mr__Changed *c, u
         n->names->object = c->renamed_to;
 }
 
+/* Made here and, sooner, elsewhere, by a program that waits to know: it has not made it. */
+static bool lost_race(struct vg_proj *p, struct pnode *n) {
+    bool waits = false;
+    vg_list_for_each (it, &p->acks) {
+        const struct packwait *w = vg_list_entry(it, struct packwait, link);
+        waits = waits || (w->n == n && w->excl);
+    }
+    struct pdent *d = waits ? n->names : NULL;
+    if (!d)
+        return false;
+    proj_unprove(p, d->parent);
+    proj_notice(p, d->parent, d->name, d->len, NULL);
+    proj_dent_free(p, d); /* who waits holds the node */
+    n->st.nlink = 0;
+    return true;
+}
+
 static void answer_acks(struct vg_proj *p, uint64_t op, const Vg__Mr__Ack *m) {
     vg_list_for_each_safe (it, &p->acks) {
         struct packwait *w = vg_list_entry(it, struct packwait, link);
@@ -330,12 +347,15 @@ static void answer_acks(struct vg_proj *p, uint64_t op, const Vg__Mr__Ack *m) {
         for (size_t i = 0; i < m->n_changed; i++)
             if (m->changed[i]->object == w->n->handle && m->changed[i]->errno_)
                 err = (int)VG_MIN(m->changed[i]->errno_, 4095u);
+        if (err == ESTALE && w->excl)
+            err = EEXIST;
         vg_list_remove(&w->link);
         int rc = err ? vg_fuse_err(w->r, err) : vg_fuse_ok(w->r, w->out, w->len);
-        if (rc == -ENOENT && w->n->nlookup && w->len >= sizeof(struct fuse_entry_out))
-            w->n->nlookup--;
         w->n->refs--;
-        proj_node_maybe_free(p, w->n);
+        if (err || rc == -ENOENT)
+            proj_take_back(p, w->n, w->lookup, w->open);
+        else
+            proj_node_maybe_free(p, w->n);
         free(w);
     }
 }
@@ -366,7 +386,9 @@ void vg_proj_acked(struct vg_proj *p, uint64_t op, const Vg__Mr__Ack *m) {
             continue;
         char *note = n_notes < NOTES_MAX ? notes[n_notes] : notes[NOTES_MAX - 1];
         note[0] = 0;
-        if (c->errno_ == ESTALE) {
+        if (c->errno_ == ESTALE && lost_race(p, n)) {
+            continue;
+        } else if (c->errno_ == ESTALE) {
             keep_both(p, n, note, sizeof(notes[0]));
         } else if (c->errno_ == EEXIST &&
                    n->dir) { /* made on both sides, or something stays in it */

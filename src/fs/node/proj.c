@@ -123,9 +123,12 @@ void proj_wait_for(struct pctx *c, struct pnode *n, uint64_t op) {
     }
 }
 
-/* Nobody waits for the answer any more: what it gave is taken back. */
-static void take_back(struct vg_proj *p, struct pnode *n, uint32_t lookups, uint32_t open) {
-    pthread_mutex_lock(&p->lock);
+void proj_sync_wait(struct pctx *c, struct pnode *n) {
+    if (n->p->sync)
+        proj_wait_for(c, n, n->pend);
+}
+
+void proj_take_back(struct vg_proj *p, struct pnode *n, uint32_t lookups, uint32_t open) {
     if (open && n->nopen)
         n->nopen--;
     if (open == 2 && n->nwrite)
@@ -134,7 +137,6 @@ static void take_back(struct vg_proj *p, struct pnode *n, uint32_t lookups, uint
         proj_unhold(n);
     n->nlookup -= VG_MIN(n->nlookup, lookups);
     proj_node_maybe_free(p, n);
-    pthread_mutex_unlock(&p->lock);
 }
 
 static void answer(struct vg_proj *p, struct pctx *c, int rc) {
@@ -144,8 +146,11 @@ static void answer(struct vg_proj *p, struct pctx *c, int rc) {
         n = proj_node(p, c->h->nodeid);
     int sent =
         rc < 0 ? vg_fuse_err(c->r, -rc) : vg_fuse_ok(c->r, c->big ? c->big : c->out, c->out_len);
-    if (sent == -ENOENT && rc == 0 && n)
-        take_back(p, n, lookups, c->gave_open);
+    if (sent == -ENOENT && rc == 0 && n) {
+        pthread_mutex_lock(&p->lock);
+        proj_take_back(p, n, lookups, c->gave_open);
+        pthread_mutex_unlock(&p->lock);
+    }
     free(c->big);
 }
 
@@ -177,6 +182,9 @@ static int park_answer(struct vg_proj *p, struct pctx *c) {
     w->n = c->wait_node;
     w->n->refs++;
     w->op = c->wait_op;
+    w->lookup = c->gave_lookup != NULL;
+    w->excl = c->excl;
+    w->open = c->gave_open;
     w->len = c->out_len;
     memcpy(w->out, c->out, c->out_len);
     vg_list_push_back(&p->acks, &w->link);
