@@ -1,4 +1,6 @@
 """How often a command waits for the laptop, and how much travels: counted, not timed, so that it is exact on any machine."""
+import os
+
 import pytest
 
 COMMANDS = {
@@ -50,6 +52,20 @@ def test_a_known_command_waits_for_nothing_on_a_node_that_has_nothing(far, name)
     warm, warm_bytes = run(far, argv)
     assert warm == 0
     assert warm_bytes < cold_bytes / 4
+
+
+def test_a_big_file_that_is_pushed_travels_once(far):
+    laptop, node, size = far.laptop, far.nodes[0], 48 << 20
+    (laptop.work / "big").write_bytes(os.urandom(size))
+    argv = ["dd", "if=big", "of=/dev/null", "bs=1M"]
+    node.forget()
+    run(far, argv)
+    run(far, argv)
+    node.forget()
+    asked, travelled = run(far, argv)
+    (laptop.work / "big").unlink()
+    assert asked <= 2
+    assert size < travelled < size * 1.03 + (2 << 20)
 
 
 def test_a_warm_command_brings_and_asks_nothing(far):

@@ -79,6 +79,14 @@ static void send_ready(struct vg_mlink *l) {
     }
 }
 
+static void item_over(struct vg_mlink *l, struct vg_mitem *it) {
+    uint64_t object = it->object;
+    bool push = it->prio == VG_MP_PUSH;
+    vg_mitem_free(it);
+    if (push)
+        vg_mlink_announced(l, object);
+}
+
 /* Files of a folder that cannot be told of cannot be sent. */
 static void fail_files_of(struct vg_mlink *l, const struct vg_cobj *folder, int code) {
     for (int q = 0; q < VG_MP_N; q++)
@@ -90,7 +98,9 @@ static void fail_files_of(struct vg_mlink *l, const struct vg_cobj *folder, int 
             fail_errno(l, it->req, o, code);
             if (l->closed)
                 return;
-            vg_mitem_free(it);
+            item_over(l, it);
+            if (l->closed)
+                return;
         }
 }
 
@@ -184,6 +194,8 @@ static void done_data(struct vg_job *j) {
     bool urgent = j->prio == VG_MP_DEMAND || j->waits;
     if (vg_mlink_put_leaf(l, urgent, &j->frame, j->prio == VG_MP_PUSH ? j->object : 0, leaf) < 0)
         vg_mlink_close(l, "out of memory");
+    else if (j->waits)
+        vg_mlink_say_sent(l, j->waits, j->object, leaf);
 }
 
 static void done_xattrs(struct vg_job *j) {
@@ -213,24 +225,15 @@ static void done(uv_work_t *w, int status) {
         else
             done_xattrs(j);
     }
-    bool alive = l && !l->closed;
+    bool alive = l && !l->closed, pushed = j->kind == VG_MI_DATA && j->prio == VG_MP_PUSH;
+    uint64_t object = j->object;
     job_free(j);
     if (!alive)
         return;
+    if (pushed)
+        vg_mlink_announced(l, object);
     vg_mlink_work(l);
     vg_mlink_write(l);
-}
-
-bool vg_mlink_hurry_job(struct vg_mlink *l, uint64_t req, uint64_t object, uint64_t leaf) {
-    vg_list_for_each (it, &l->jobs_list) {
-        struct vg_job *j = vg_list_entry(it, struct vg_job, link);
-        if (j->kind != VG_MI_DATA || j->prio != VG_MP_PUSH || j->waits || j->object != object ||
-            j->read.offset != leaf * VG_LEAF)
-            continue;
-        j->waits = req;
-        return true;
-    }
-    return false;
 }
 
 void vg_mlink_drop_jobs(struct vg_mlink *l) {
@@ -281,15 +284,6 @@ static bool dir_under_way(const struct vg_mlink *l, uint64_t folder) {
     vg_list_for_each (it, &l->jobs_list) {
         const struct vg_job *j = vg_list_entry(it, struct vg_job, link);
         if (j->kind == VG_MI_DIR && j->object == folder)
-            return true;
-    }
-    return false;
-}
-
-bool vg_mlink_reads(const struct vg_mlink *l, uint64_t object, uint64_t offset) {
-    vg_list_for_each (it, &l->jobs_list) {
-        const struct vg_job *j = vg_list_entry(it, struct vg_job, link);
-        if (j->kind == VG_MI_DATA && j->object == object && j->read.offset == offset)
             return true;
     }
     return false;
@@ -355,12 +349,18 @@ static enum begun start_leaf(struct vg_mlink *l, struct vg_mitem *it, struct vg_
         while (it->at < end && (vg_mpeer_has(l->peer, o, it->at / VG_LEAF) ||
                                 vg_mlink_reads(l, it->object, it->at)))
             it->at += VG_LEAF;
-    while (!push && !it->late && !it->tries && it->at < end &&
+    while (!push && !it->again && !it->tries && it->at < end &&
            vg_mlink_met(l, it->req, it->object, it->at / VG_LEAF)) {
+        if (l->closed)
+            return OVER;
         it->at += VG_LEAF;
         it->once = true;
     }
     if (it->at >= end && (push || it->once))
+        return OVER;
+    if (push)
+        vg_mlink_announce(l, it, end);
+    if (l->closed)
         return OVER;
     struct vg_job *j = job_new(l, it, o);
     if (!j)
@@ -426,9 +426,11 @@ static void work_queue(struct vg_mlink *l, enum vg_mprio q, size_t backlog_max) 
                 return;
         }
         if (b == OVER)
-            vg_mitem_free(it);
+            item_over(l, it);
         else if (b == BEGUN || q == VG_MP_PUSH)
             return; /* enough is under way; pushes keep their order */
+        if (l->closed)
+            return;
     }
 }
 

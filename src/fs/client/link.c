@@ -227,16 +227,6 @@ static void on_poll(uv_poll_t *poll, int status, int events) {
         vg_mlink_work(l);
 }
 
-static void on_tick(uv_timer_t *t) {
-    struct vg_mlink *l = t->data;
-    if (vg_list_empty(&l->later))
-        return;
-    vg_mlink_due(l);
-    vg_mlink_work(l);
-    if (!l->closed)
-        vg_mlink_write(l);
-}
-
 int vg_mlink_new(struct vg_mirror_task *t, int fd, struct vg_mlink **ret) {
     struct vg_mlink *l = vg_alloc(sizeof(*l));
     int r = l ? vg_set_nonblock(fd, true) : -ENOMEM;
@@ -256,12 +246,6 @@ int vg_mlink_new(struct vg_mirror_task *t, int fd, struct vg_mlink **ret) {
     vg_list_init(&l->out[0]);
     vg_list_init(&l->out[1]);
     vg_list_init(&l->jobs_list);
-    vg_list_init(&l->later);
-    uv_timer_init(t->m->loop, &l->tick);
-    l->tick.data = l;
-    uv_timer_start(&l->tick, on_tick, 500, 500);
-    uv_unref((uv_handle_t *)&l->tick);
-    l->handles = 2;
     vg_list_push_back(&t->m->links, &l->link);
     t->links++;
     l->peer = vg_mpeer_new(t->m);
@@ -277,8 +261,6 @@ int vg_mlink_new(struct vg_mirror_task *t, int fd, struct vg_mlink **ret) {
 
 static void on_closed(uv_handle_t *h) {
     struct vg_mlink *l = h->data;
-    if (--l->handles)
-        return;
     close(l->fd);
     vg_mw_in_done(&l->in);
     free(l);
@@ -300,11 +282,8 @@ void vg_mlink_close(struct vg_mlink *l, const char *why) {
         l->task->links--;
     vg_list_remove(&l->link);
     uv_poll_stop(&l->poll);
-    vg_list_for_each_safe (it, &l->later)
-        vg_mitem_free(vg_list_entry(it, struct vg_mitem, link));
     vg_map_done(&l->recent[0]);
     vg_map_done(&l->recent[1]);
-    uv_timer_stop(&l->tick);
-    uv_close((uv_handle_t *)&l->tick, on_closed);
+    vg_map_done(&l->announced);
     uv_close((uv_handle_t *)&l->poll, on_closed);
 }

@@ -52,10 +52,10 @@ struct vg_mitem { /* something to be sent */
     uint64_t object;
     uint64_t at, end; /* DATA: next offset to read, end; whole leaves */
     unsigned tries, jobs;
-    bool once;         /* DATA: some of it was read */
-    bool ahead;        /* nobody waits for it yet */
-    bool late;         /* was pushed a while ago, and may have been lost since */
-    uint64_t due;      /* then not before */
+    bool once;  /* DATA: some of it was read */
+    bool ahead; /* nobody waits for it yet */
+    bool again; /* it was pushed, and was of no use */
+    bool announced;
     bool runs;         /* MSG: a Run that is not early */
     bool ready;        /* of the ordered queue: done, may be sent when its turn comes */
     struct vg_buf buf; /* MSG, DIR: the frames */
@@ -81,16 +81,14 @@ struct vg_mlink {
     unsigned jobs[VG_MP_N];
     struct vg_map recent[2]; /* leaves that were pushed: see met.c */
     uint64_t recent_since;
+    struct vg_map announced; /* objects that the node was told to be coming */
     /* Folders that this link told of and that the node may not have yet: what is lost with the link
        was not told, and another link's Run may arrive before them. */
     struct vg_map told;
-    uint64_t tellings;    /* numbers what was put into told */
-    bool marking;         /* a Mark is out: see vg_mlink_marked */
-    uint64_t all_at;      /* the telling that everything is unproven; 0: none */
-    uint64_t all_of;      /* which loss of events it was about */
-    struct vg_list later; /* vg_mitem: answers that should not be needed any more */
-    uv_timer_t tick;
-    unsigned handles; /* not closed yet */
+    uint64_t tellings; /* numbers what was put into told */
+    bool marking;      /* a Mark is out: see vg_mlink_marked */
+    uint64_t all_at;   /* the telling that everything is unproven; 0: none */
+    uint64_t all_of;   /* which loss of events it was about */
     struct vg_list jobs_list;
     /* How fast it takes bytes. */
     uint64_t busy_since, busy_bytes, rate;
@@ -190,10 +188,15 @@ void vg_mlink_write(struct vg_mlink *l);
 int vg_mlink_level(const struct vg_mlink *l);
 
 /* met.c */
+bool vg_mlink_reads(const struct vg_mlink *l, uint64_t object, uint64_t offset);
 void vg_mlink_pushed(struct vg_mlink *l, uint64_t object, uint64_t leaf);
 /* The leaf is on its way by a push: the demand needs no answer of its own. */
 bool vg_mlink_met(struct vg_mlink *l, uint64_t req, uint64_t object, uint64_t leaf);
-void vg_mlink_due(struct vg_mlink *l);
+void vg_mlink_say_sent(struct vg_mlink *l, uint64_t req, uint64_t object, uint64_t leaf);
+/* A push of [it->at, end) begins: the node is told, if it is big. */
+void vg_mlink_announce(struct vg_mlink *l, struct vg_mitem *it, uint64_t end);
+/* A part of the object's push is over: the node is told when that was the last. */
+void vg_mlink_announced(struct vg_mlink *l, uint64_t object);
 
 /* asked.c */
 void vg_asked(struct vg_mlink *l, const Vg__Mr__Get *g);
@@ -208,9 +211,6 @@ struct vg_mitem *vg_mitem_new(struct vg_mlink *l, enum vg_mitem_kind kind, enum 
 void vg_mitem_free(struct vg_mitem *it);
 void vg_mlink_work(struct vg_mlink *l); /* starts what may be started */
 void vg_mlink_drop_jobs(struct vg_mlink *l);
-/* A push of this leaf is being read: it will overtake others. False: none is. */
-bool vg_mlink_hurry_job(struct vg_mlink *l, uint64_t req, uint64_t object, uint64_t leaf);
-bool vg_mlink_reads(const struct vg_mlink *l, uint64_t object, uint64_t offset);
 int vg_mlink_fail(struct vg_mlink *l, uint64_t req, uint64_t object, int code, const char *text);
 
 /* push.c */

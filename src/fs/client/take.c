@@ -64,6 +64,7 @@ static int take_get(struct vg_mlink *l, const Vg__Mr__Get *g) {
             return -ENOMEM;
         it->at = at - at % VG_LEAF;
         it->end = at + (n ? n : 1);
+        it->again = g->has_again && g->again;
         enqueue_demand(l, it, ahead);
     }
     return 0;

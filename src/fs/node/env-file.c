@@ -417,3 +417,14 @@ void vg_env_missed(struct vg_env *e, uint64_t object) {
     pthread_mutex_unlock(&e->lock);
     vg_env_run(e, &waits);
 }
+
+void vg_env_ended(struct vg_env *e, uint64_t object) {
+    struct vg_list waits;
+    vg_list_init(&waits);
+    pthread_mutex_lock(&e->lock);
+    struct env_node *n = vg_map_get_u64(&e->by_object, object);
+    if (n)
+        vg_env_wake(n, &waits);
+    pthread_mutex_unlock(&e->lock);
+    vg_env_run(e, &waits);
+}

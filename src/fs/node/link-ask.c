@@ -5,6 +5,7 @@
 #include "fs/node/link-int.h"
 
 #include <errno.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -60,31 +61,41 @@ static void put_msg(struct vg_links *l, struct link *k, const Vg__Mr__Msg *m) {
         vg_link_flush(l, k);
 }
 
-static void ask_on(struct vg_links *l, struct ask *a, struct link *k) {
+static uint64_t leaves_of(const struct ask *a, uint64_t end) {
+    return a->kind == ASK_DATA && end > a->off ? vg_leaves(end) - a->off / VG_LEAF : 0;
+}
+
+static void say_get(struct vg_links *l, const struct ask *a, struct link *k, uint64_t off,
+                    uint64_t len, bool again) {
     Vg__Mr__Range range = VG__MR__RANGE__INIT;
     Vg__Mr__Range *ranges[] = {&range};
     Vg__Mr__Get get = VG__MR__GET__INIT;
     Vg__Mr__Msg msg = VG__MR__MSG__INIT;
-    a->on = k;
-    a->got = 0;
-    if (!k)
-        return;
     get.has_req = get.has_object = true;
     get.req = a->req;
     get.object = a->object;
     get.has_urgency = a->urgency > 0;
     get.urgency = a->urgency;
     get.has_xattrs = get.xattrs = a->kind == ASK_XATTRS;
+    get.has_again = get.again = again;
     if (a->kind == ASK_DATA) {
         range.has_offset = range.has_length = true;
-        range.offset = a->off;
-        range.length = a->len;
+        range.offset = off;
+        range.length = len;
         get.n_range = 1;
         get.range = ranges;
     }
     msg.body_case = VG__MR__MSG__BODY_GET;
     msg.get = &get;
     put_msg(l, k, &msg);
+}
+
+static void ask_on(struct vg_links *l, struct ask *a, struct link *k) {
+    a->on = k;
+    a->got = 0;
+    memset(a->has, 0, leaves_of(a, a->off + a->len) / 8 + 1);
+    if (k)
+        say_get(l, a, k, a->off, a->len, false);
 }
 
 static struct vg_list *bucket(struct vg_links *l, uint64_t object) {
@@ -144,21 +155,43 @@ static struct ask *trim(struct vg_links *l, uint64_t object, uint64_t *off, uint
     return last;
 }
 
+/* The same for what is being pushed. True when nothing is left. */
+static bool comes(const struct vg_links *l, uint64_t object, uint64_t *off, uint64_t *len,
+                  unsigned urgency) {
+    uint64_t end = *off + *len;
+    uint64_t to = (*off / VG_LEAF + vg_coming_soon(l, object, *off / VG_LEAF, urgency)) * VG_LEAF;
+    if (to <= *off)
+        return false;
+    *off = VG_MIN(to, end);
+    *len = end - *off;
+    return *len == 0;
+}
+
+static struct ask *ask_new(struct vg_links *l, enum ask_kind kind, uint64_t object, uint64_t off,
+                           uint64_t len) {
+    uint64_t leaves = kind == ASK_DATA ? vg_leaves(off + len) - off / VG_LEAF : 0;
+    struct ask *a = vg_alloc(sizeof(*a) + leaves / 8 + 1);
+    if (a)
+        *a = (struct ask){
+            .req = ++l->next_req, .object = object, .off = off, .len = len, .kind = kind};
+    return a;
+}
+
 static uint64_t ask(struct vg_links *l, enum ask_kind kind, uint64_t object, uint64_t off,
                     uint64_t len, unsigned urgency, bool anew) {
     pthread_mutex_lock(&l->lock);
     struct ask *a = anew ? NULL : find_same(l, kind, object, off, len, urgency);
-    struct ask *covers = !a && kind == ASK_DATA ? trim(l, object, &off, &len, urgency) : NULL;
+    bool data = !a && kind == ASK_DATA;
+    struct ask *covers = data ? trim(l, object, &off, &len, urgency) : NULL;
     if (covers && !len)
         a = covers;
+    if (!a && data && comes(l, object, &off, &len, urgency)) {
+        pthread_mutex_unlock(&l->lock);
+        return 0;
+    }
     uint64_t req = a ? a->req : 0;
-    if (!a && (a = vg_alloc(sizeof(*a)))) {
-        *a = (struct ask){.req = ++l->next_req,
-                          .object = object,
-                          .off = off,
-                          .len = len,
-                          .kind = kind,
-                          .urgency = urgency};
+    if (!a && (a = ask_new(l, kind, object, off, len))) {
+        a->urgency = urgency;
         if (vg_map_put_u64(&l->by_req, a->req, a) < 0) {
             free(a);
         } else {
@@ -213,12 +246,22 @@ void vg_ask_forget_all(struct vg_links *l) {
             forget(l, vg_list_entry(it, struct ask, link));
 }
 
-/* How much of the demand a frame of content brought; true when that was the rest. */
+static bool has_leaf(const struct ask *a, uint64_t leaf) {
+    uint64_t i = leaf - a->off / VG_LEAF;
+    return a->has[i / 8] >> (i % 8) & 1;
+}
+
+/* A frame brings a leaf of the demand's content; true when that was the last. */
 static bool has_all(struct ask *a, const struct vg_mw_frame *f) {
-    uint64_t end = VG_MIN(a->off + a->len, f->size);
-    uint64_t from = VG_MAX(a->off, f->offset), to = VG_MIN(end, f->offset + f->len);
-    a->got += to > from ? to - from : 0;
-    return a->off >= end || a->got >= end - a->off;
+    uint64_t end = VG_MIN(a->off + a->len, f->size), leaf = f->offset / VG_LEAF;
+    uint64_t first = a->off / VG_LEAF, n = leaves_of(a, end);
+    uint64_t from = VG_MAX(a->off, leaf * VG_LEAF), to = VG_MIN(end, (leaf + 1) * VG_LEAF);
+    if (leaf >= first && leaf - first < n && f->offset <= from && f->offset + f->len >= to &&
+        !has_leaf(a, leaf)) {
+        a->has[(leaf - first) / 8] |= (uint8_t)(1u << ((leaf - first) % 8));
+        a->got++;
+    }
+    return a->got >= n;
 }
 
 /* A push may bring what was asked for meanwhile. */
@@ -232,9 +275,21 @@ static void met_by_push(struct vg_links *l, const struct vg_mw_frame *f, enum as
     }
 }
 
-void vg_ask_answered(struct vg_links *l, const struct vg_mw_frame *f, uint64_t req,
+/* What it names was pushed on this link before. What of it did not fit is asked for again. */
+void vg_ask_sent(struct vg_links *l, struct link *k, const Vg__Mr__Sent *m) {
+    pthread_mutex_lock(&l->lock);
+    struct ask *a = m->req ? vg_map_get_u64(&l->by_req, m->req) : NULL;
+    if (a && a->on == k && a->kind == ASK_DATA && m->length <= VG_LEAF && m->offset >= a->off &&
+        m->offset < a->off + a->len && !has_leaf(a, m->offset / VG_LEAF))
+        say_get(l, a, k, m->offset, VG_MIN(a->off + a->len - m->offset, (uint64_t)VG_LEAF), true);
+    pthread_mutex_unlock(&l->lock);
+}
+
+void vg_ask_answered(struct vg_links *l, struct link *k, const struct vg_mw_frame *f, uint64_t req,
                      enum answer how) {
     pthread_mutex_lock(&l->lock);
+    if (f->kind == VG_MW_DATA)
+        vg_coming_seen(k, f->object, f->offset / VG_LEAF);
     struct ask *a = req ? vg_map_get_u64(&l->by_req, req) : NULL;
     if (a && (how != ANSWER_PART || has_all(a, f)))
         forget(l, a);

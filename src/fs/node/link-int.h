@@ -10,11 +10,20 @@
 #define LINK_PARTS 64    /* records under way on one link */
 #define LINK_OUT_MAX 64u /* MiB waiting on one link: its peer does not read */
 #define LINK_BUCKETS 256u
+#define LINK_COMING 64u /* announced pushes of one link */
 
 struct part { /* a record that comes in pieces */
     struct vg_list link;
     uint64_t object;
     struct vg_buf buf;
+};
+
+/* A push that was announced. What comes is nearly in order: `seen` are the leaves from `front` on
+   that did, and front's own is not among them. */
+struct coming {
+    struct vg_list link;
+    uint64_t object, front, end; /* leaves */
+    uint64_t seen;
 };
 
 struct link {
@@ -28,15 +37,19 @@ struct link {
     struct vg_buf out;
     struct vg_list parts;
     unsigned n_parts;
+    struct vg_list coming; /* under the lock */
+    unsigned n_coming;
 };
 
 enum ask_kind { ASK_DIR, ASK_DATA, ASK_XATTRS };
 struct ask { /* a demand that has not been answered */
     struct vg_list link;
-    uint64_t req, object, off, len, got;
+    uint64_t req, object, off, len;
+    uint64_t got; /* leaves: those in `has` */
     enum ask_kind kind;
     unsigned urgency;
     struct link *on; /* NULL: waits for a link */
+    uint8_t has[];   /* of content: a bit a leaf */
 };
 
 struct vg_links {
@@ -66,10 +79,20 @@ struct link *vg_link_pick(struct vg_links *l);
 void vg_link_break(struct link *k);
 void vg_ask_all_again(struct vg_links *l, const struct link *broken); /* NULL: those that wait */
 void vg_ask_forget_all(struct vg_links *l);
+void vg_ask_sent(struct vg_links *l, struct link *k, const Vg__Mr__Sent *m); /* takes the lock */
+
+/* link-coming.c; with the lock held. */
+void vg_coming(struct link *k, const Vg__Mr__Coming *m);
+void vg_coming_seen(struct link *k, uint64_t object, uint64_t leaf);
+/* How many leaves from this one on need not be asked for. */
+uint64_t vg_coming_soon(const struct vg_links *l, uint64_t object, uint64_t leaf, unsigned urgency);
+uint64_t vg_coming_any(const struct link *k); /* an object of which more was to come; 0: none */
+void vg_coming_over(struct link *k, uint64_t object);
 /* Takes the lock. An answer has come: is its demand over? */
 enum answer {
     ANSWER_WHOLE,
     ANSWER_PART,  /* of the content */
     ANSWER_OTHER, /* of no use: its demand is over, but a push meets none */
 };
-void vg_ask_answered(struct vg_links *l, const struct vg_mw_frame *f, uint64_t req, enum answer a);
+void vg_ask_answered(struct vg_links *l, struct link *k, const struct vg_mw_frame *f, uint64_t req,
+                     enum answer a);

@@ -35,6 +35,8 @@ static void part_free(struct link *k, struct part *p) {
 static void link_free(struct link *k) {
     vg_list_for_each_safe (it, &k->parts)
         part_free(k, vg_list_entry(it, struct part, link));
+    for (uint64_t object; (object = vg_coming_any(k));)
+        vg_coming_over(k, object);
     vg_mw_in_done(&k->in);
     vg_buf_done(&k->out);
     close(k->fd);
@@ -58,13 +60,14 @@ static struct part *part_of(struct link *k, uint64_t object, bool make) {
     return p;
 }
 
-static int on_record(struct vg_links *l, const struct vg_mw_frame *f, const void *rec, size_t n) {
+static int on_record(struct vg_links *l, struct link *k, const struct vg_mw_frame *f,
+                     const void *rec, size_t n) {
     struct vg_dirrec r;
     if (vg_dirrec_open(&r, rec, n) < 0 || r.object != f->object)
         return -EBADMSG;
     struct vg_mw_frame whole = *f;
     whole.len = n;
-    vg_ask_answered(l, &whole, f->req, ANSWER_WHOLE);
+    vg_ask_answered(l, k, &whole, f->req, ANSWER_WHOLE);
     CALL(l, dir, f->req, &r);
     return 0;
 }
@@ -73,13 +76,13 @@ static int on_dir(struct vg_links *l, struct link *k, const struct vg_mw_frame *
     bool more = f->flags & VG_MW_MORE;
     struct part *p = part_of(k, f->object, more);
     if (!p)
-        return more ? -ENOBUFS : on_record(l, f, f->data, f->len);
+        return more ? -ENOBUFS : on_record(l, k, f, f->data, f->len);
     if (vg_buf_len(&p->buf) + f->len > VG_MW_DIR_MAX)
         return -EBADMSG;
     int r = vg_buf_append(&p->buf, f->data, f->len);
     if (r < 0 || more)
         return r;
-    r = on_record(l, f, vg_buf_data(&p->buf), vg_buf_len(&p->buf));
+    r = on_record(l, k, f, vg_buf_data(&p->buf), vg_buf_len(&p->buf));
     part_free(k, p);
     return r;
 }
@@ -160,6 +163,23 @@ static int say_marked(struct vg_links *l, struct link *k, const Vg__Mr__Mark *ma
     return r;
 }
 
+static void push_over(struct vg_links *l, struct link *k, uint64_t object) {
+    pthread_mutex_lock(&l->lock);
+    vg_coming_over(k, object);
+    pthread_mutex_unlock(&l->lock);
+    CALL(l, ended, object);
+}
+
+static void on_coming(struct vg_links *l, struct link *k, const Vg__Mr__Coming *m) {
+    if (!m->length) {
+        push_over(l, k, m->object);
+        return;
+    }
+    pthread_mutex_lock(&l->lock);
+    vg_coming(k, m);
+    pthread_mutex_unlock(&l->lock);
+}
+
 static bool names(const Vg__Mr__Inval *i, const uint8_t daemon[VG_MID]) {
     for (size_t d = 0; d < i->n_daemon; d++)
         if (i->daemon[d].len == VG_MID && !memcmp(i->daemon[d].data, daemon, VG_MID))
@@ -182,7 +202,7 @@ static int on_msg(struct vg_links *l, struct link *k, const struct vg_mw_frame *
             CALL(l, inval, m->inval);
         return 0;
     case VG__MR__MSG__BODY_FAIL:
-        vg_ask_answered(l, f, m->fail->req, ANSWER_WHOLE);
+        vg_ask_answered(l, k, f, m->fail->req, ANSWER_WHOLE);
         CALL(l, fail, m->fail);
         return 0;
     case VG__MR__MSG__BODY_ACK:
@@ -193,6 +213,12 @@ static int on_msg(struct vg_links *l, struct link *k, const struct vg_mw_frame *
         return 0;
     case VG__MR__MSG__BODY_MARK:
         return say_marked(l, k, m->mark);
+    case VG__MR__MSG__BODY_SENT:
+        vg_ask_sent(l, k, m->sent);
+        return 0;
+    case VG__MR__MSG__BODY_COMING:
+        on_coming(l, k, m->coming);
+        return 0;
     case VG__MR__MSG__BODY_BYE:
         return -ECONNRESET;
     default:
@@ -214,7 +240,7 @@ static int on_frame(struct vg_links *l, struct link *k, const struct vg_mw_frame
     /* First to the cache, then the demand is over: whoever asks in between asks for nothing. */
     bool fits = !l->ops.data || l->ops.data(l->user, f->req, f->object, f->offset, f->size, f->tag,
                                             f->data, f->len);
-    vg_ask_answered(l, f, f->req, fits ? ANSWER_PART : ANSWER_OTHER);
+    vg_ask_answered(l, k, f, f->req, fits ? ANSWER_PART : ANSWER_OTHER);
     if (!fits)
         CALL(l, missed, f->object);
     return 0;
@@ -276,6 +302,8 @@ static void take_down(struct vg_links *l, struct link *k, int why) {
     if (why != -ECONNRESET && why != -EPIPE)
         vg_warn("link to %s dropped: %s", l->host, strerror(-why));
     epoll_ctl(l->epfd, EPOLL_CTL_DEL, k->fd, NULL);
+    for (uint64_t object; (object = vg_coming_any(k));)
+        push_over(l, k, object);
     link_free(k);
     if (moved)
         CALL(l, resend);
@@ -377,6 +405,7 @@ int vg_links_add(struct vg_links *l, int fd, uint64_t task) {
     }
     *k = (struct link){.fd = fd, .task = task};
     vg_list_init(&k->parts);
+    vg_list_init(&k->coming);
     struct epoll_event ev = {.events = EPOLLIN, .data.ptr = k};
     pthread_mutex_lock(&l->lock);
     vg_list_push_back(&l->links, &k->link);

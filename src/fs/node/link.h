@@ -19,6 +19,8 @@ struct vg_link_ops { /* on the receiving thread; must not block for long */
     bool (*data)(void *user, uint64_t req, uint64_t object, uint64_t offset, uint64_t size,
                  uint32_t tag, const void *data, size_t n);
     void (*missed)(void *user, uint64_t object);
+    /* No more of it comes by itself: who waits for it must ask. */
+    void (*ended)(void *user, uint64_t object);
     void (*fail)(void *user, const Vg__Mr__Fail *m);
     void (*ack)(void *user, const Vg__Mr__Ack *m);
     void (*note)(void *user, const Vg__Mr__Note *m);
@@ -43,9 +45,9 @@ bool vg_links_up(struct vg_links *l);
 /* The machine's name for people, from its Hello ("" before). */
 void vg_links_host(struct vg_links *l, char *out, size_t n);
 /* Demands: returns the request's number; asked again on another link when one breaks, until
-   answered by dir/data/fail. Never fails: without a link it waits for one. Equal demands that are
-   under way are asked once. When the service is another one (hello, same_epoch false) all of
-   them are forgotten: its objects have other numbers. */
+   answered by dir/data/fail; 0 for content that is being pushed. Never fails: without a link it
+   waits for one. Equal demands that are under way are asked once. When the service is another one
+   (hello, same_epoch false) all of them are forgotten: its objects have other numbers. */
 uint64_t vg_links_get_dir(struct vg_links *l, uint64_t object);
 /* Also when it was asked for before: the answer must not be older than this call. */
 uint64_t vg_links_get_dir_anew(struct vg_links *l, uint64_t object);

@@ -117,6 +117,15 @@ static void on_missed(void *user, uint64_t object) {
         vg_env_missed(vg_list_entry(it, struct mgen, link)->env, object);
 }
 
+static void on_ended(void *user, uint64_t object) {
+    struct vg_machine *m = user;
+    for (size_t v = 0; v < m->n_view; v++)
+        if (vg_proj_ended(m->view[v].proj, object))
+            return;
+    vg_list_for_each (it, &m->gens)
+        vg_env_ended(vg_list_entry(it, struct mgen, link)->env, object);
+}
+
 static void on_fail(void *user, const Vg__Mr__Fail *f) {
     struct vg_machine *m = user;
     bool taken = false;
@@ -158,6 +167,7 @@ static int build(struct vg_machine *m, struct vg_err *err) {
                                            .dir = on_dir,
                                            .data = on_data,
                                            .missed = on_missed,
+                                           .ended = on_ended,
                                            .fail = on_fail,
                                            .ack = on_ack,
                                            .note = on_note,

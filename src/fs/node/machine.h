@@ -43,6 +43,8 @@ int vg_env_data(struct vg_env *e, uint64_t object, uint64_t off, uint64_t size, 
                 const void *data, size_t n);
 /* The answer was of another state: who waits for it looks at the folder's record again. */
 void vg_env_missed(struct vg_env *e, uint64_t object);
+/* No more of it is pushed: who waits for it asks. */
+void vg_env_ended(struct vg_env *e, uint64_t object);
 bool vg_env_fail(struct vg_env *e, const Vg__Mr__Fail *m);
 void vg_env_inval(struct vg_env *e, const Vg__Mr__Inval *m);
 /* Another life of the service: every record is unproven, objects have other numbers. */
@@ -92,6 +94,7 @@ bool vg_proj_dir_void(struct vg_proj *p, uint64_t object);
 int vg_proj_data(struct vg_proj *p, uint64_t object, uint64_t off, uint64_t size, uint32_t tag,
                  const void *data, size_t n); /* as vg_env_data */
 bool vg_proj_missed(struct vg_proj *p, uint64_t object);
+bool vg_proj_ended(struct vg_proj *p, uint64_t object);
 bool vg_proj_fail(struct vg_proj *p, const Vg__Mr__Fail *m);
 bool vg_proj_inval(struct vg_proj *p, uint64_t folder); /* 0: every folder of the view */
 /* Another service: the client's numbers mean nothing any more. With view 0 at its Hello, at once;

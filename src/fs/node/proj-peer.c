@@ -79,6 +79,15 @@ bool vg_proj_missed(struct vg_proj *p, uint64_t object) {
     return n != NULL;
 }
 
+bool vg_proj_ended(struct vg_proj *p, uint64_t object) {
+    pthread_mutex_lock(&p->lock);
+    struct pnode *n = by_object(p, object);
+    if (n && n->file)
+        proj_wake(p, &n->file->waiting);
+    pthread_mutex_unlock(&p->lock);
+    return n != NULL;
+}
+
 /* Bytes of an earlier state than the record that is believed come when their link was slow; of a
    later one, when the record's is. */
 static bool other_state(const struct vg_proj *p, const struct pnode *n, uint32_t tag) {

@@ -57,19 +57,32 @@ static int ask_attrs(struct vg_pull *p, struct vg_fnode *n) {
     return send_get(p, &get);
 }
 
-static int ask_range(struct vg_pull *p, struct vg_fnode *n, uint64_t off, uint64_t len,
-                     bool urgent) {
-    Vg__Mr__Get get;
+static int send_range(struct vg_pull *p, Vg__Mr__Get *get, uint64_t off, uint64_t len) {
     Vg__Mr__Range range = VG__MR__RANGE__INIT, *ranges[] = {&range};
-    if (!ask_new(p, n, VG_ASK_DATA, len, &get))
-        return -ENOMEM;
     range.has_offset = range.has_length = true;
     range.offset = off;
     range.length = len;
-    get.n_range = 1;
-    get.range = ranges;
+    get->n_range = 1;
+    get->range = ranges;
+    return send_get(p, get);
+}
+
+static int ask_range(struct vg_pull *p, struct vg_fnode *n, uint64_t off, uint64_t len,
+                     bool urgent) {
+    Vg__Mr__Get get;
+    if (!ask_new(p, n, VG_ASK_DATA, len, &get))
+        return -ENOMEM;
     get.urgency = !urgent;
-    return send_get(p, &get);
+    return send_range(p, &get, off, len);
+}
+
+static int ask_sent(struct vg_pull *p, const struct vg_fnode *n, uint64_t req, uint64_t off,
+                    uint64_t len) {
+    Vg__Mr__Get get = VG__MR__GET__INIT;
+    get.has_req = get.has_object = get.has_again = get.again = true;
+    get.req = req;
+    get.object = n->up;
+    return send_range(p, &get, off, len);
 }
 
 int vg_pull_ask_again(struct vg_pull *p, struct vg_fnode *n) {
@@ -84,6 +97,23 @@ void vg_pull_ask_over(struct vg_pull *p, uint64_t req, struct vg_ask *a) {
     p->asked_bytes -= a->left;
     p->asked_other -= a->kind != VG_ASK_DATA;
     free(a);
+}
+
+int vg_pull_sent(struct vg_pull *p, const Vg__Mr__Sent *m) {
+    struct vg_ask *a = m->req ? vg_map_get_u64(&p->asks, m->req) : NULL;
+    struct vg_fnode *n = a ? vg_map_get_u64(&p->t->by_object, a->object) : NULL;
+    if (!n || a->kind != VG_ASK_DATA || m->length > VG_LEAF || m->offset >= n->st.size)
+        return 0;
+    uint64_t len = VG_MIN(n->st.size - m->offset, (uint64_t)VG_LEAF);
+    bool here = n->state == VG_F_HERE || (n->into && vg_einto_has(n->into, m->offset / VG_LEAF));
+    if (!here && n->state != VG_F_NEVER)
+        return ask_sent(p, n, m->req, m->offset, len);
+    len = VG_MIN(len, a->left);
+    a->left -= len;
+    p->asked_bytes -= len;
+    if (a->left == 0)
+        vg_pull_ask_over(p, m->req, a);
+    return 0;
 }
 
 /* The next piece of a wanted file. 1: nothing more to ask for it. */

@@ -58,6 +58,8 @@ struct vg_pull {
 int vg_pull_ask(struct vg_pull *p); /* as much as the window has room for */
 /* The file is another one by now; its folder's record comes unasked, or is asked for. */
 int vg_pull_ask_again(struct vg_pull *p, struct vg_fnode *n);
+/* What a question was for had been pushed: it is here, or is asked for again. */
+int vg_pull_sent(struct vg_pull *p, const Vg__Mr__Sent *m);
 void vg_pull_ask_over(struct vg_pull *p, uint64_t req, struct vg_ask *a);
 
 /* pull-tree.c; with the tree's lock held. */

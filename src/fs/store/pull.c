@@ -88,6 +88,8 @@ static int on_msg(struct vg_pull *p, const Vg__Mr__Msg *m) {
         return on_run(p, m->run);
     case VG__MR__MSG__BODY_FAIL:
         return on_fail(p, m->fail);
+    case VG__MR__MSG__BODY_SENT:
+        return vg_pull_sent(p, m->sent);
     case VG__MR__MSG__BODY_PUSHED:
         if (p->conf->pushes && !p->pushed)
             vg_pull_around(p);

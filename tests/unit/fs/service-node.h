@@ -29,6 +29,8 @@ struct node {
     struct vg_map dirs; /* object to struct bytes: the last record */
     struct vg_map data; /* object to struct bytes */
     int n_dirs, n_data, n_runs, n_invals, n_all, n_notes, n_hellos;
+    int n_sent, n_coming;
+    uint64_t coming_length;
     int dirs_before_run;
     uint64_t inval[64], run_task, view_root[4], req;
     size_t n_views, n_all_of;
@@ -141,6 +143,11 @@ static void node_msg(struct node *n, const Vg__Mr__Msg *m) {
         n->n_xattr = m->fail->n_xattr;
         snprintf(n->fail_text, sizeof(n->fail_text), "%s", m->fail->text ? m->fail->text : "");
     }
+    n->n_sent += m->body_case == VG__MR__MSG__BODY_SENT;
+    if (m->body_case == VG__MR__MSG__BODY_COMING) {
+        n->n_coming++;
+        n->coming_length = m->coming->length;
+    }
     n->n_notes += m->body_case == VG__MR__MSG__BODY_NOTE;
     if (m->body_case == VG__MR__MSG__BODY_MARK)
         n->mark = m->mark->number;
@@ -223,12 +230,13 @@ static void node_marked(struct node *n) {
     node_send(n, &m);
 }
 /* Asks; length 0: a folder's record. Returns the request's number. */
-static uint64_t node_get(struct node *n, uint64_t object, uint64_t off, uint64_t len) {
+static uint64_t node_ask(struct node *n, uint64_t object, uint64_t off, uint64_t len, bool again) {
     Vg__Mr__Get g = VG__MR__GET__INIT;
     Vg__Mr__Range r = VG__MR__RANGE__INIT, *each = &r;
     Vg__Mr__Msg m = VG__MR__MSG__INIT;
     g.has_req = g.has_object = true;
     g.req = ++n->req;
+    g.has_again = g.again = again;
     g.object = object;
     r.has_offset = r.has_length = true;
     r.offset = off;
@@ -239,6 +247,9 @@ static uint64_t node_get(struct node *n, uint64_t object, uint64_t off, uint64_t
     m.get = &g;
     node_send(n, &m);
     return g.req;
+}
+static uint64_t node_get(struct node *n, uint64_t object, uint64_t off, uint64_t len) {
+    return node_ask(n, object, off, len, false);
 }
 static bool node_entry(struct node *n, uint64_t folder, const char *name, struct vg_dirent *ret) {
     struct bytes *b = vg_map_get_u64(&n->dirs, folder);

@@ -15,7 +15,7 @@ struct node {
     struct vg_links *links;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    int hellos, fresh, runs, dirs, fails, ups, downs, resends, acks;
+    int hellos, fresh, runs, dirs, fails, ups, downs, resends, acks, ended;
     uint64_t dir_req, dir_object, dir_entries, data_bytes;
     char last[64];
 };
@@ -53,6 +53,11 @@ static bool on_data(void *user, uint64_t req, uint64_t object, uint64_t offset, 
     COUNT(n, n->data_bytes += len);
     return true;
 }
+static void on_ended(void *user, uint64_t object) {
+    struct node *n = user;
+    (void)object;
+    COUNT(n, n->ended++);
+}
 static void on_fail(void *user, const Vg__Mr__Fail *m) {
     struct node *n = user;
     (void)m;
@@ -72,6 +77,7 @@ static void setup(struct node *n) {
                                            .run = on_run,
                                            .dir = on_dir,
                                            .data = on_data,
+                                           .ended = on_ended,
                                            .fail = on_fail,
                                            .state = on_state,
                                            .resend = on_resend};
@@ -379,5 +385,114 @@ Test(link, garbage_drops_the_link_and_nothing_else, .timeout = 20) {
     cr_assert_null(next_msg(&p, &f));
     cr_assert_eq(n.dirs, 0);
     peer_done(&p);
+    vg_links_free(n.links);
+}
+
+static void send_leaf(struct peer *p, uint64_t req, uint64_t leaf, uint64_t leaves) {
+    static uint8_t bytes[VG_LEAF];
+    struct vg_buf b = {0};
+    cr_assert_eq(vg_mw_data(&b, req, 5, leaf * VG_LEAF, leaves * VG_LEAF, bytes, sizeof(bytes), 1),
+                 0);
+    send_buf(p, &b);
+}
+
+static void send_sent(struct peer *p, uint64_t req, uint64_t leaf) {
+    Vg__Mr__Sent s = VG__MR__SENT__INIT;
+    Vg__Mr__Msg m = VG__MR__MSG__INIT;
+    s.has_req = s.has_object = s.has_offset = s.has_length = true;
+    s.req = req;
+    s.object = 5;
+    s.offset = leaf * VG_LEAF;
+    s.length = VG_LEAF;
+    m.body_case = VG__MR__MSG__BODY_SENT;
+    m.sent = &s;
+    send_msg(p, &m);
+}
+
+static void send_coming(struct peer *p, uint64_t leaf, uint64_t leaves) {
+    Vg__Mr__Coming c = VG__MR__COMING__INIT;
+    Vg__Mr__Msg m = VG__MR__MSG__INIT;
+    c.has_object = c.has_offset = c.has_length = true;
+    c.object = 5;
+    c.offset = leaf * VG_LEAF;
+    c.length = leaves * VG_LEAF;
+    m.body_case = VG__MR__MSG__BODY_COMING;
+    m.coming = &c;
+    send_msg(p, &m);
+}
+
+Test(link, what_was_sent_and_did_not_fit_is_asked_for_again, .timeout = 20) {
+    struct node n;
+    setup(&n);
+    struct peer p = connect_peer(&n);
+    say_hello(&p, "one");
+    expect_hello(&p, true);
+    AWAIT(&n, n.ups == 1);
+    uint64_t req = vg_links_get_data(n.links, 5, 0, 3 * VG_LEAF, 0);
+    expect_range(&p, req, 0, 3 * VG_LEAF);
+    send_leaf(&p, 0, 0, 3);
+    send_leaf(&p, 0, 0, 3); /* twice the same is one */
+    AWAIT(&n, n.data_bytes == 2 * VG_LEAF);
+    send_sent(&p, req, 0);
+    send_sent(&p, req, 1); /* this one never came */
+    send_sent(&p, req + 1, 1);
+    send_sent(&p, req, 1u << 20);
+    struct vg_mw_frame f;
+    Vg__Mr__Msg *m = next_msg(&p, &f);
+    cr_assert(m && m->body_case == VG__MR__MSG__BODY_GET && m->get->again);
+    cr_assert_eq(m->get->req, req);
+    cr_assert_eq(m->get->range[0]->offset, VG_LEAF);
+    cr_assert_eq(m->get->range[0]->length, VG_LEAF);
+    vg_mw_frame_done(&f);
+    send_leaf(&p, req, 1, 3);
+    send_leaf(&p, req, 2, 3);
+    AWAIT(&n, n.data_bytes == 4 * VG_LEAF);
+    send_record(&p, 0, 6, 0);
+    AWAIT(&n, n.dirs == 1);
+    cr_assert_neq(vg_links_get_data(n.links, 5, 0, 1, 0), req, "it was over");
+    vg_links_free(n.links);
+    peer_done(&p);
+}
+
+Test(link, who_reads_along_with_a_push_does_not_ask, .timeout = 20) {
+    struct node n;
+    setup(&n);
+    struct peer p = connect_peer(&n);
+    say_hello(&p, "one");
+    expect_hello(&p, true);
+    send_coming(&p, 0, 1000);
+    send_leaf(&p, 0, 0, 1000);
+    send_leaf(&p, 0, 2, 1000); /* workers overtake each other */
+    send_record(&p, 0, 6, 0);
+    AWAIT(&n, n.dirs == 1);
+    cr_assert_eq(vg_links_get_data(n.links, 5, VG_LEAF, 16 * VG_LEAF, 0), 0);
+    cr_assert_eq(vg_links_get_data(n.links, 5, 17 * VG_LEAF, 16 * VG_LEAF, 1), 0);
+    expect_silence(&p);
+    uint64_t far = vg_links_get_data(n.links, 5, 500 * VG_LEAF, VG_LEAF, 0);
+    expect_range(&p, far, 500 * VG_LEAF, VG_LEAF);
+    uint64_t lost = vg_links_get_data(n.links, 5, 2 * VG_LEAF, 1, 0);
+    expect_range(&p, lost, 2 * VG_LEAF, 1);
+    send_coming(&p, 0, 0);
+    AWAIT(&n, n.ended == 1);
+    uint64_t rest = vg_links_get_data(n.links, 5, VG_LEAF, VG_LEAF, 0);
+    expect_range(&p, rest, VG_LEAF, VG_LEAF);
+    vg_links_free(n.links);
+    peer_done(&p);
+}
+
+Test(link, a_push_ends_with_its_link, .timeout = 20) {
+    struct node n;
+    setup(&n);
+    struct peer p = connect_peer(&n);
+    say_hello(&p, "one");
+    expect_hello(&p, true);
+    for (uint64_t i = 0; i < 100; i++) /* more than are remembered */
+        send_coming(&p, i * 10, 10);
+    send_record(&p, 0, 6, 0);
+    AWAIT(&n, n.dirs == 1);
+    cr_assert_eq(vg_links_get_data(n.links, 5, 0, VG_LEAF, 0), 0);
+    peer_done(&p);
+    AWAIT(&n, n.ended == 1 && n.downs == 1);
+    cr_assert_neq(vg_links_get_data(n.links, 5, 0, VG_LEAF, 0), 0);
     vg_links_free(n.links);
 }

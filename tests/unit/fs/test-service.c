@@ -540,9 +540,15 @@ Test(service, sends_once_what_is_pushed_and_asked_for) {
     struct bytes *b = NULL;
     turn(&w, &n, (b = vg_map_get_u64(&n.data, big)) && b->got >= size);
     cr_assert(memcmp(b->p, data, size) == 0);
+    turn(&w, &n, n.n_coming == 2 && n.coming_length == 0);
     cr_assert_eq(n.n_data, 40);
-    /* What might have been lost meanwhile comes again, later. */
-    turn(&w, &n, n.n_data > 40);
+    cr_assert(n.n_sent > 0, "every demand is answered, if only by saying that it was sent");
+    int sent = n.n_sent;
+    node_get(&n, big, 39 * VG_LEAF, VG_LEAF);
+    turn(&w, &n, n.n_sent == sent + 1);
+    cr_assert_eq(n.n_data, 40);
+    node_ask(&n, big, 39 * VG_LEAF, VG_LEAF, true); /* it was of no use there */
+    turn(&w, &n, n.n_data == 41);
     free(data);
 }
 
