@@ -56,6 +56,10 @@ class Host(Cloud):
     def heal(self):
         self.ip("link", "set", "eth0", "up")
 
+    def hang_up(self):
+        """Breaks its connections, where the kernel can do that; the link stays."""
+        sh("ss", "-N", self.netns, "-K", "-t", check=False)
+
     def traffic(self):
         """Bytes through this host's link, both ways."""
         text = sh("nsenter", f"--net=/run/netns/{self.netns}", "cat", "/proc/net/dev")

@@ -16,7 +16,7 @@ ROUNDS = 5 if LONG else 1
 
 
 class Cuts:
-    """Takes the laptop's cable out for a moment, every second or two, while the block runs."""
+    """Takes the laptop's cable out for a moment, or breaks its connections, every second or two, while the block runs."""
 
     def __init__(self, host, seed):
         self.host, self.rng, self.over, self.n = host, random.Random(seed), threading.Event(), 0
@@ -24,8 +24,11 @@ class Cuts:
 
     def work(self):
         while not self.over.wait(self.rng.uniform(0.3, 1.7)):
-            self.host.cut()
             self.n += 1
+            if self.rng.random() < 0.4:
+                self.host.hang_up()
+                continue
+            self.host.cut()
             self.over.wait(self.rng.uniform(0.1, 0.9))
             self.host.heal()
 
