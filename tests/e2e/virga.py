@@ -92,17 +92,26 @@ def descendants_of(pid):
     return found
 
 
+def mount_namespace(pid):
+    try:
+        return os.readlink(f"/proc/{pid}/ns/mnt")
+    except OSError:
+        return None
+
+
 def processes_of(home):
-    """Every process, in whatever namespace, whose environment, command line or mounts name `home`."""
+    """Every process, in whatever namespace, whose environment, command line or mounts name `home`. Mounts that are ours,
+    too, say nothing: everybody here has them."""
     needle = str(home).encode()
     mine = {os.getpid(), os.getppid()}
+    here = mount_namespace("self")
     found = []
     for pid in pids():
         if pid in mine:
             continue
         proc = f"/proc/{pid}/"
         if (needle in read_bytes(proc + "environ") or needle in read_bytes(proc + "cmdline")
-                or needle in read_bytes(proc + "mountinfo")):
+                or (mount_namespace(pid) != here and needle in read_bytes(proc + "mountinfo"))):
             found.append((pid, read_bytes(proc + "cmdline").replace(b"\0", b" ").decode(errors="replace")
                           or status_field(pid, "Name")))
     return found
