@@ -370,14 +370,14 @@ static void answer_acks(struct vg_proj *p, uint64_t op, const Vg__Mr__Ack *m) {
 }
 
 /* Removed names that the client knows of: forgotten, unless a record is on its way that may have
-   them. */
+   them. Then the others wait, too: looking through all of them at each Ack would be worse. */
 static void forget_tombs(struct vg_proj *p) {
     vg_list_for_each_safe (it, &p->tombs) {
         struct pdent *d = vg_list_entry(it, struct pdent, tomb);
-        if (d->pend > p->acked)
+        const struct pdir *f = d->parent->dir;
+        if (d->pend > p->acked || (f->fetching && f->fetch_acked < d->pend))
             break;
-        if (!d->parent->dir->fetching || d->parent->dir->fetch_acked >= d->pend)
-            proj_dent_free(p, d);
+        proj_dent_free(p, d);
     }
 }
 
