@@ -141,6 +141,7 @@ struct vg_mirror {
     struct vg_list peers, links, tasks;
     struct vg_mpeer *orphan; /* what links told that broke before it was known whom; NULL: none */
     uint64_t losses;         /* how often events were lost */
+    uint64_t performed;      /* operations of nodes */
     uint64_t sent_bytes, demands, demand_bytes, pushed_bytes, skipped, folders;
     struct vg_masked_list asked;
     unsigned jobs;

@@ -7,6 +7,9 @@
 #include <string.h>
 
 #define RANGES_MAX 1024u
+/* What we do ourselves is told by the kernel, too: with thousands of operations in one turn its
+   queue would overflow, and everything would count as changed. */
+#define OPS_A_DRAIN 512u
 
 static void enqueue_demand(struct vg_mlink *l, struct vg_mitem *it, bool ahead) {
     it->ahead = ahead;
@@ -160,6 +163,8 @@ static int take_op(struct vg_mlink *l, const Vg__Mr__Op *op) {
             vg_cobj_set_busy(o, false);
         p->busy = 0;
     }
+    if (++l->m->performed % OPS_A_DRAIN == 0)
+        vg_watch_drain(l->m->watch);
     return r;
 }
 
