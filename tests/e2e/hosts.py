@@ -288,6 +288,13 @@ def ready_nodes(network):
     return sum(n["state"] == "ready" for n in network.control.json("node", "list"))
 
 
+def only(network, node):
+    """Nothing new goes anywhere else."""
+    for other in network.nodes:
+        done = network.control.virga("node", "resume" if other is node else "drain", other.name)
+        assert done.returncode == 0, done.stderr
+
+
 def alive(network):
     for node in network.nodes:
         if node.agent.poll() is not None:

@@ -4,7 +4,7 @@ import os
 import shutil
 
 import pytest
-from hosts import Laptop, far_world, login, wait_for
+from hosts import Laptop, far_world, login, only, wait_for
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="hosts need root"),
@@ -28,12 +28,6 @@ def far():
 def ran(done, status=0):
     assert done.returncode == status, (done.returncode, done.stdout, done.stderr)
     return done.stdout.decode()
-
-
-def only(far, node):
-    """Nothing new goes anywhere else."""
-    for other in far.nodes:
-        ran(far.control.virga("node", "resume" if other is node else "drain", other.name))
 
 
 def daemons(node):
