@@ -1,0 +1,44 @@
+#pragma once
+/* Brings a task's calls to its warden: a system call filter that stops those that matter, and a
+ * thread that answers them. Nothing else of the task is slowed down; launching kernels makes no
+ * system call.
+ *
+ *   task: ioctl(fd, 'F' …) ── seccomp ──▶ thread: vg_warden_ioctl() ──▶ answer ──▶ task goes on
+ *
+ * The thread has the task's GPUs open and no others: the driver lets a client use a card only where
+ * its maker has the card's device open, so the warden cannot be made to reach further than the
+ * task. */
+#include "base/err.h"
+#include "gpu/warden.h"
+
+#include <linux/filter.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* The filter, for the task's first process to install with SECCOMP_FILTER_FLAG_NEW_LISTENER. The
+   program lies in static memory. x86-64 and arm64; the filter before it keeps other system call
+   tables out. */
+void vg_warden_filter(struct sock_fprog *ret);
+
+struct vg_warden_setup {
+    int listener;               /* taken */
+    const char *const *devices; /* of the task's GPUs; opened and kept */
+    size_t n_devices;
+    uint64_t limit_bytes;
+    uint32_t slice_usec;
+    dev_t managed_device; /* of /dev/nvidia-uvm; 0: there is none */
+    /* NULL: the real thing. Tests put a driver of their own here. */
+    int64_t (*issue)(void *ud, uint64_t process, int fd, uint32_t cmd, void *arg);
+    void *ud;
+    /* Told from the thread after each change, to be shown; may be NULL. */
+    void (*changed)(void *ud, const struct vg_warden_stat *stat);
+};
+
+struct vg_warden_watch;
+
+int vg_warden_start(const struct vg_warden_setup *setup, struct vg_warden_watch **ret,
+                    struct vg_err *err);
+/* Ends the thread; calls that the task makes afterwards fail with ENOSYS. */
+void vg_warden_stop(struct vg_warden_watch *t);
+void vg_warden_set(struct vg_warden_watch *t, uint64_t limit_bytes, uint32_t slice_usec);
+void vg_warden_look(struct vg_warden_watch *t, struct vg_warden_stat *ret);

@@ -1,0 +1,87 @@
+#pragma once
+/* The warden of a shared GPU: what a task asks of the driver passes by here first, so that its
+ * memory never exceeds its share and its time slices are what the node gave it. It knows calls,
+ * not system calls: warden-notify.h brings them and carries the answers back.
+ *
+ * What always holds
+ * - Bytes of the card that a task has are in `used` before the driver gives them, and leave it
+ *   after the driver took them back. Allocations and frees are made by the warden itself, with its
+ *   own copy of the parameters, so nothing a thread writes meanwhile makes a difference.
+ * - What is not understood is refused. Two calls cannot be made in another process's stead: a new
+ *   client (it belongs to whoever makes it) and the pinning of the caller's own pages. Both are let
+ *   through as they stand and hold no memory of the card; whoever swaps their parameters under the
+ *   driver's hands is found by vg_warden_audit().
+ * - Managed memory is what the kernel says is mapped from the managed-memory device (counted by the
+ *   caller, vg_warden_managed), at its full size from the moment it is mapped. */
+#include "base/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define VG_WARDEN_OBJECTS_MAX 262144u /* a task's, over all its processes */
+#define VG_WARDEN_PARAMS_MAX 4096u
+
+struct vg_warden;
+
+/* How the warden reaches the process whose call it looks at. */
+struct vg_warden_ops {
+    /* Memory of the caller; bytes moved (read may be short at an unmapped page) or -errno. */
+    int64_t (*read)(void *caller, uint64_t at, void *into, size_t n);
+    int64_t (*write)(void *caller, uint64_t at, const void *from, size_t n);
+    /* A descriptor of the caller, for the warden's own use, or -errno. */
+    int (*borrow)(void *caller, int fd);
+    /* The ioctl itself, as that process's user: its value, or -errno. */
+    int64_t (*issue)(void *ud, uint64_t process, int fd, uint32_t cmd, void *arg);
+    void (*close)(void *ud, int fd);
+    void *ud;
+};
+
+struct vg_warden_call {
+    void *caller;     /* for ops */
+    uint64_t process; /* who: any number that is one process's alone */
+    int fd;
+    uint32_t cmd;
+    uint64_t arg;
+};
+
+struct vg_warden_answer {
+    bool let;      /* the kernel goes on with the call as it stands */
+    int error;     /* else: -errno, or 0 and … */
+    int64_t value; /* … this */
+};
+
+struct vg_warden_stat {
+    uint64_t limit_bytes, used_bytes, peak_bytes, managed_bytes;
+    uint64_t refused; /* allocations beyond the limit */
+    uint64_t strange; /* calls that are not let through at all */
+    uint64_t retaken; /* time slices that somebody else had changed */
+    uint32_t objects, clients, groups;
+};
+
+int vg_warden_new(const struct vg_warden_ops *ops, uint64_t limit_bytes, struct vg_warden **ret);
+void vg_warden_free(struct vg_warden *w);
+
+struct vg_warden_answer vg_warden_ioctl(struct vg_warden *w, const struct vg_warden_call *call);
+
+/* May this process map `bytes` more of managed memory? `mapped` is what it has now, as the kernel
+   lists it. */
+bool vg_warden_managed(struct vg_warden *w, uint64_t process, uint64_t mapped, uint64_t bytes);
+/* Sets what a process has mapped, after something was unmapped. */
+void vg_warden_managed_now(struct vg_warden *w, uint64_t process, uint64_t mapped);
+
+/* A process has ended: what it had is freed by the driver's own word, then given back. */
+void vg_warden_gone(struct vg_warden *w, uint64_t process);
+
+/* The share may be changed at any time; what is held stays held. */
+void vg_warden_limit(struct vg_warden *w, uint64_t limit_bytes);
+/* Time slice of every channel group, those to come included; 0: as the driver likes. */
+void vg_warden_slice(struct vg_warden *w, uint32_t usec);
+/* Once a second: slices that are not as they were set are set again. How many there were. */
+uint32_t vg_warden_assert_slices(struct vg_warden *w);
+/* `card_bytes` is what the driver itself counts for the task's processes, managed memory left out.
+   True when that cannot be what passed by here: `slack_bytes` is what the driver needs for itself.
+ */
+bool vg_warden_audit(const struct vg_warden *w, uint64_t card_bytes, uint64_t slack_bytes);
+
+void vg_warden_stat(const struct vg_warden *w, struct vg_warden_stat *ret);

@@ -1,0 +1,417 @@
+/* The warden against the stand-in driver: what a task holds never exceeds its share, by either's
+   count, whatever the order of calls. */
+#include "fake-rm.h"
+#include "gpu/rm.h"
+#include "gpu/warden.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MIB (UINT64_C(1) << 20)
+#define CAP (64 * MIB)
+#define CMD(nr, type) (3u << 30 | (uint32_t)sizeof(type) << 16 | VG_RM_TYPE << 8 | (nr))
+
+struct world {
+    struct fake_rm *rm;
+    struct vg_warden *w;
+    uint32_t client;
+    int lent; /* descriptors */
+};
+
+/* The caller is this process. */
+static int64_t rd(void *caller, uint64_t at, void *into, size_t n) {
+    (void)caller;
+    if (!at)
+        return -EFAULT;
+    if (n > sizeof(struct vg_rm_memory) && n == VG_WARDEN_PARAMS_MAX)
+        n = sizeof(struct vg_rm_memory); /* as at the end of a mapping */
+    memcpy(into, (void *)(uintptr_t)at, n);
+    return (int64_t)n;
+}
+
+static int64_t wr(void *caller, uint64_t at, const void *from, size_t n) {
+    (void)caller;
+    memcpy((void *)(uintptr_t)at, from, n);
+    return (int64_t)n;
+}
+
+static int lend(void *caller, int fd) {
+    ((struct world *)caller)->lent++;
+    return fd;
+}
+
+static int64_t issue(void *ud, uint64_t process, int fd, uint32_t cmd, void *arg) {
+    (void)fd;
+    return fake_rm_ioctl(((struct world *)ud)->rm, process, cmd, arg);
+}
+
+static void take_back(void *ud, int fd) {
+    (void)fd;
+    ((struct world *)ud)->lent--;
+}
+
+static void setup(struct world *v) {
+    *v = (struct world){.rm = fake_rm_new(1024 * MIB)};
+    const struct vg_warden_ops ops = {rd, wr, lend, issue, take_back, v};
+    cr_assert(vg_warden_new(&ops, CAP, &v->w) == 0);
+    v->client = fake_rm_client(v->rm, 1);
+}
+
+static void teardown(struct world *v) {
+    vg_warden_free(v->w);
+    cr_expect(eq(int, v->lent, 0), "a descriptor was not given back");
+    fake_rm_free(v->rm);
+}
+
+static struct vg_warden_answer call(struct world *v, uint64_t process, uint32_t cmd, void *arg) {
+    struct vg_warden_call k = {v, process, 7, cmd, (uint64_t)(uintptr_t)arg};
+    return vg_warden_ioctl(v->w, &k);
+}
+
+static uint32_t alloc(struct world *v, uint32_t client, uint32_t parent, uint32_t *object,
+                      uint32_t class_id, uint64_t bytes, uint32_t flags) {
+    struct vg_rm_memory m = {.size = bytes, .flags = flags};
+    struct vg_rm_alloc a = {.client = client,
+                            .parent = parent,
+                            .object = *object,
+                            .class_id = class_id,
+                            .params = (uint64_t)(uintptr_t)&m,
+                            .status = 0x77};
+    struct vg_warden_answer r = call(v, 1, CMD(VG_RM_ALLOC, a), &a);
+    cr_assert(r.let == false && r.error == 0);
+    cr_expect(a.params == (uint64_t)(uintptr_t)&m, "the caller's pointer was changed");
+    *object = a.object;
+    return a.status;
+}
+
+static uint32_t take(struct world *v, uint64_t bytes, uint32_t *object) {
+    *object = 0;
+    return alloc(v, v->client, v->client, object, VG_RM_CLASS_MEMORY_LOCAL, bytes, 0);
+}
+
+static uint32_t give(struct world *v, uint32_t client, uint32_t object) {
+    struct vg_rm_free f = {client, client, object, 0x77};
+    cr_assert(call(v, 1, CMD(VG_RM_FREE, f), &f).error == 0);
+    return f.status;
+}
+
+static struct vg_warden_stat stat(struct world *v) {
+    struct vg_warden_stat s;
+    vg_warden_stat(v->w, &s);
+    return s;
+}
+
+static void same(struct world *v) {
+    cr_expect(eq(u64, stat(v).used_bytes, fake_rm_used(v->rm)));
+    cr_expect(le(u64, fake_rm_peak(v->rm), CAP), "the card gave more than the share");
+}
+
+Test(warden, memory_is_given_up_to_the_share_and_then_refused_as_out_of_memory) {
+    struct world v;
+    setup(&v);
+    uint32_t object[80], n = 0;
+    while (n < 80 && take(&v, MIB, &object[n]) == VG_RM_OK)
+        n++;
+    cr_expect(eq(u32, n, 64));
+    cr_expect(eq(u64, stat(&v).refused, 1));
+    same(&v);
+    cr_expect(eq(u32, give(&v, v.client, object[3]), VG_RM_OK));
+    cr_expect(eq(u32, take(&v, MIB + 1, &object[3]), VG_RM_NO_MEMORY),
+              "rounded up, it is too much");
+    cr_expect(eq(u32, take(&v, MIB, &object[3]), VG_RM_OK));
+    same(&v);
+    teardown(&v);
+}
+
+Test(warden, absurd_sizes_are_refused) {
+    struct world v;
+    setup(&v);
+    const uint64_t sizes[] = {CAP + 1, UINT64_MAX, UINT64_MAX - 65535, UINT64_C(1) << 63};
+    uint32_t object;
+    for (size_t i = 0; i < 4; i++)
+        cr_expect(eq(u32, take(&v, sizes[i], &object), VG_RM_NO_MEMORY));
+    cr_expect(eq(u32, fake_rm_calls(v.rm, VG_RM_ALLOC), 0), "the driver was asked");
+    same(&v);
+    teardown(&v);
+}
+
+Test(warden, addresses_and_other_objects_cost_nothing) {
+    struct world v;
+    setup(&v);
+    uint32_t object = 0;
+    cr_expect(alloc(&v, v.client, v.client, &object, VG_RM_CLASS_MEMORY_LOCAL, 500 * MIB,
+                    VG_RM_MEMORY_VIRTUAL) == VG_RM_OK);
+    object = 0;
+    cr_expect(alloc(&v, v.client, v.client, &object, 0x80, 500 * MIB, 0) == VG_RM_OK);
+    cr_expect(eq(u64, stat(&v).used_bytes, 0));
+    teardown(&v);
+}
+
+Test(warden, what_hangs_below_a_freed_object_is_given_back) {
+    struct world v;
+    setup(&v);
+    uint32_t device = 0, below = 0, deep = 0;
+    alloc(&v, v.client, v.client, &device, 0x80, 0, 0);
+    alloc(&v, v.client, device, &below, VG_RM_CLASS_MEMORY_LOCAL, 10 * MIB, 0);
+    alloc(&v, v.client, below, &deep, VG_RM_CLASS_MEMORY_LOCAL, 20 * MIB, 0);
+    cr_expect(eq(u64, stat(&v).used_bytes, 30 * MIB));
+    give(&v, v.client, device);
+    cr_expect(eq(u64, stat(&v).used_bytes, 0));
+    cr_expect(eq(u32, stat(&v).objects, 0));
+    same(&v);
+    teardown(&v);
+}
+
+Test(warden, a_chain_of_objects_as_deep_as_allowed_is_no_danger) {
+    struct world v;
+    setup(&v);
+    uint32_t parent = v.client, first = 0;
+    for (int i = 0; i < 3000; i++) {
+        uint32_t object = 0;
+        cr_assert(alloc(&v, v.client, parent, &object, VG_RM_CLASS_MEMORY_LOCAL, 1, 0) ==
+                  (i < 1024 ? VG_RM_OK : VG_RM_NO_MEMORY));
+        if (i >= 1024)
+            break;
+        parent = object;
+        first = first ? first : object;
+    }
+    give(&v, v.client, first);
+    cr_expect(eq(u32, stat(&v).objects, 0));
+    same(&v);
+    teardown(&v);
+}
+
+Test(warden, the_older_form_of_the_call_counts_alike) {
+    struct world v;
+    setup(&v);
+    struct vg_rm_memory m = {.size = 65 * MIB};
+    struct vg_rm_alloc_old a = {.client = v.client,
+                                .parent = v.client,
+                                .class_id = VG_RM_CLASS_MEMORY_LOCAL,
+                                .params = (uint64_t)(uintptr_t)&m};
+    call(&v, 1, CMD(VG_RM_ALLOC, a), &a);
+    cr_expect(eq(u32, a.status, VG_RM_NO_MEMORY));
+    m.size = 64 * MIB;
+    call(&v, 1, CMD(VG_RM_ALLOC, a), &a);
+    cr_expect(eq(u32, a.status, VG_RM_OK));
+    cr_expect(ne(u32, a.object, 0));
+    same(&v);
+    teardown(&v);
+}
+
+Test(warden, a_driver_that_rounds_up_does_not_lead_past_the_share) {
+    struct world v;
+    setup(&v);
+    uint32_t object;
+    fake_rm_round_up(v.rm, 1, 2 * MIB);
+    cr_expect(eq(u32, take(&v, 10 * MIB, &object), VG_RM_OK));
+    cr_expect(eq(u64, stat(&v).used_bytes, 12 * MIB));
+    fake_rm_round_up(v.rm, 1, 2 * MIB);
+    cr_expect(eq(u32, take(&v, 51 * MIB, &object), VG_RM_NO_MEMORY));
+    cr_expect(eq(u64, stat(&v).used_bytes, 12 * MIB));
+    cr_expect(eq(u64, fake_rm_used(v.rm), 12 * MIB), "what was too much was not given back");
+    teardown(&v);
+}
+
+Test(warden, a_second_name_keeps_the_memory) {
+    struct world v;
+    setup(&v);
+    uint32_t object;
+    take(&v, 40 * MIB, &object);
+    struct vg_rm_dup d = {v.client, v.client, 0, v.client, object, 0, 0x77};
+    cr_assert(call(&v, 1, CMD(VG_RM_DUP_OBJECT, d), &d).error == 0);
+    cr_expect(eq(u32, d.status, VG_RM_OK));
+    give(&v, v.client, object);
+    cr_expect(eq(u64, stat(&v).used_bytes, 40 * MIB), "the other name still holds it");
+    same(&v);
+    give(&v, v.client, d.object);
+    cr_expect(eq(u64, stat(&v).used_bytes, 0));
+    same(&v);
+    teardown(&v);
+}
+
+Test(warden, names_of_what_another_process_has_are_refused) {
+    struct world v;
+    setup(&v);
+    uint32_t object, other = fake_rm_client(v.rm, 2);
+    take(&v, MIB, &object);
+    struct vg_rm_dup d = {other, other, 0, v.client, object, 0, 0};
+    cr_expect(eq(int, call(&v, 2, CMD(VG_RM_DUP_OBJECT, d), &d).error, -EPERM));
+    struct vg_rm_dup unknown = {v.client, v.client, 0, 0xdead, object, 0, 0};
+    cr_expect(eq(int, call(&v, 1, CMD(VG_RM_DUP_OBJECT, unknown), &unknown).error, -EPERM));
+    cr_expect(eq(u32, fake_rm_calls(v.rm, VG_RM_DUP_OBJECT), 0));
+    teardown(&v);
+}
+
+Test(warden, a_process_that_ends_gives_everything_back) {
+    struct world v;
+    setup(&v);
+    uint32_t object, other = fake_rm_client(v.rm, 2), theirs = 0;
+    take(&v, 30 * MIB, &object);
+    struct vg_rm_memory m = {.size = 10 * MIB};
+    struct vg_rm_alloc a = {.client = other,
+                            .parent = other,
+                            .class_id = VG_RM_CLASS_MEMORY_LOCAL,
+                            .params = (uint64_t)(uintptr_t)&m};
+    call(&v, 2, CMD(VG_RM_ALLOC, a), &a);
+    theirs = a.object;
+    cr_expect(vg_warden_managed(v.w, 1, 0, 20 * MIB));
+    cr_expect(eq(u64, stat(&v).used_bytes, 60 * MIB));
+    vg_warden_gone(v.w, 1);
+    cr_expect(eq(u64, stat(&v).used_bytes, 10 * MIB));
+    same(&v);
+    vg_warden_gone(v.w, 1);
+    vg_warden_gone(v.w, 99);
+    vg_warden_gone(v.w, 2);
+    cr_expect(eq(u64, stat(&v).used_bytes, 0));
+    cr_expect(eq(u32, stat(&v).clients, 0));
+    cr_expect(ne(u32, theirs, 0));
+    same(&v);
+    teardown(&v);
+}
+
+Test(warden, managed_memory_counts_from_the_moment_it_is_mapped) {
+    struct world v;
+    setup(&v);
+    uint32_t object;
+    take(&v, 32 * MIB, &object);
+    cr_expect(not(vg_warden_managed(v.w, 1, 0, 33 * MIB)));
+    cr_expect(vg_warden_managed(v.w, 1, 0, 32 * MIB));
+    cr_expect(eq(u32, take(&v, 1, &object), VG_RM_NO_MEMORY));
+    vg_warden_managed_now(v.w, 1, 8 * MIB);
+    cr_expect(eq(u32, take(&v, 24 * MIB, &object), VG_RM_OK));
+    vg_warden_managed_now(v.w, 1, 500 * MIB); /* more than was allowed cannot be unmapping */
+    cr_expect(eq(u64, stat(&v).used_bytes, CAP));
+    cr_expect(not(vg_warden_managed(v.w, 2, 0, 1)));
+    cr_expect(not(vg_warden_managed(v.w, 1, UINT64_MAX, UINT64_MAX)));
+    teardown(&v);
+}
+
+Test(warden, a_smaller_share_leaves_what_is_held) {
+    struct world v;
+    setup(&v);
+    uint32_t a, b;
+    take(&v, 40 * MIB, &a);
+    vg_warden_limit(v.w, 20 * MIB);
+    cr_expect(eq(u32, take(&v, 1, &b), VG_RM_NO_MEMORY));
+    give(&v, v.client, a);
+    cr_expect(eq(u32, take(&v, 20 * MIB, &b), VG_RM_OK));
+    cr_expect(eq(u32, take(&v, 1, &a), VG_RM_NO_MEMORY));
+    teardown(&v);
+}
+
+Test(warden, time_slices_are_the_nodes_to_set) {
+    struct world v;
+    setup(&v);
+    uint32_t group = 0, later = 0;
+    alloc(&v, v.client, v.client, &group, VG_RM_CLASS_CHANNEL_GROUP, 0, 0);
+    cr_expect(eq(u64, fake_rm_slice(v.rm, v.client, group), 2048));
+    vg_warden_slice(v.w, 3000);
+    alloc(&v, v.client, v.client, &later, VG_RM_CLASS_CHANNEL_GROUP, 0, 0);
+    cr_expect(eq(u64, fake_rm_slice(v.rm, v.client, group), 3000));
+    cr_expect(eq(u64, fake_rm_slice(v.rm, v.client, later), 3000));
+
+    uint64_t mine = 20000;
+    struct vg_rm_control c = {.client = v.client,
+                              .object = group,
+                              .command = VG_RM_SET_TIMESLICE,
+                              .params = (uint64_t)(uintptr_t)&mine,
+                              .params_bytes = 8,
+                              .status = 0x77};
+    struct vg_warden_answer r = call(&v, 1, CMD(VG_RM_CONTROL, c), &c);
+    cr_expect(r.let == false && c.status == VG_RM_OK, "the CUDA library must believe it");
+    cr_expect(eq(u64, fake_rm_slice(v.rm, v.client, group), 3000));
+
+    fake_rm_set_slice(v.rm, v.client, later, 20000); /* by whatever way */
+    cr_expect(eq(u32, vg_warden_assert_slices(v.w), 1));
+    cr_expect(eq(u64, fake_rm_slice(v.rm, v.client, later), 3000));
+    cr_expect(eq(u32, vg_warden_assert_slices(v.w), 0));
+    teardown(&v);
+}
+
+Test(warden, ways_to_more_time_and_unknown_calls_are_refused) {
+    struct world v;
+    setup(&v);
+    struct vg_rm_control c = {.client = v.client, .command = 0xa06c0110, .status = 0x77};
+    cr_expect(not(call(&v, 1, CMD(VG_RM_CONTROL, c), &c).let));
+    cr_expect(eq(u32, c.status, VG_RM_NOT_SUPPORTED));
+    c.command = 0x20800102;
+    cr_expect(call(&v, 1, CMD(VG_RM_CONTROL, c), &c).let, "an ordinary question");
+    uint8_t any[64] = {0};
+    const uint8_t numbers[] = {VG_RM_VID_HEAP, VG_RM_IMPORT_FD, VG_RM_ALLOC_OBJECT, 0x00, 0xff};
+    for (size_t i = 0; i < sizeof(numbers); i++)
+        cr_expect(eq(int, call(&v, 1, CMD(numbers[i], any), any).error, -EPERM));
+    struct vg_rm_alloc_memory m = {.class_id = VG_RM_CLASS_MEMORY_LOCAL};
+    cr_expect(eq(int, call(&v, 1, CMD(VG_RM_ALLOC_MEMORY, m), &m).error, -EPERM));
+    m.class_id = VG_RM_CLASS_MEMORY_PINNED;
+    cr_expect(call(&v, 1, CMD(VG_RM_ALLOC_MEMORY, m), &m).let);
+    teardown(&v);
+}
+
+Test(warden, bad_addresses_and_forms_fail_and_change_nothing) {
+    struct world v;
+    setup(&v);
+    cr_expect(eq(int, call(&v, 1, CMD(VG_RM_ALLOC, struct vg_rm_alloc), NULL).error, -EFAULT));
+    cr_expect(eq(int, call(&v, 1, CMD(VG_RM_FREE, struct vg_rm_free), NULL).error, -EFAULT));
+    uint8_t form[40] = {0};
+    cr_expect(eq(int, call(&v, 1, CMD(VG_RM_ALLOC, form), form).error, -EINVAL));
+    struct vg_rm_alloc a = {.client = v.client, .parent = v.client, .class_id = 0x40};
+    call(&v, 1, CMD(VG_RM_ALLOC, a), &a); /* memory without parameters fits nowhere */
+    cr_expect(eq(u32, a.status, VG_RM_NO_MEMORY));
+    same(&v);
+    teardown(&v);
+}
+
+Test(warden, an_audit_finds_what_did_not_pass_by) {
+    struct world v;
+    setup(&v);
+    uint32_t object;
+    take(&v, 10 * MIB, &object);
+    cr_expect(not(vg_warden_audit(v.w, 10 * MIB, 0)));
+    cr_expect(not(vg_warden_audit(v.w, 14 * MIB, 4 * MIB)));
+    cr_expect(vg_warden_audit(v.w, 14 * MIB + 1, 4 * MIB));
+    teardown(&v);
+}
+
+/* Random calls of three processes; after each, both counts agree and the share holds. */
+Test(warden, random_calls_keep_the_books_right) {
+    for (unsigned seed = 1; seed <= 20; seed++) {
+        struct world v;
+        setup(&v);
+        srand(seed);
+        uint32_t client[3] = {v.client, fake_rm_client(v.rm, 2), fake_rm_client(v.rm, 3)};
+        uint32_t known[3][64] = {{0}};
+        for (int i = 0; i < 2000; i++) {
+            unsigned who = (unsigned)rand() % 3, slot = (unsigned)rand() % 64,
+                     what = (unsigned)rand() % 10;
+            uint32_t *at = &known[who][slot], parent = known[who][(unsigned)rand() % 64];
+            if (what < 6) {
+                struct vg_rm_memory m = {.size = (uint64_t)rand() % (8 * MIB)};
+                struct vg_rm_alloc a = {.client = client[who],
+                                        .parent = parent && rand() % 2 ? parent : client[who],
+                                        .class_id = rand() % 5 ? VG_RM_CLASS_MEMORY_LOCAL : 0x80,
+                                        .params = (uint64_t)(uintptr_t)&m};
+                call(&v, who + 1, CMD(VG_RM_ALLOC, a), &a);
+                if (a.status == VG_RM_OK)
+                    *at = a.object;
+            } else if (what < 9) {
+                struct vg_rm_free f = {client[who], client[who], *at, 0};
+                call(&v, who + 1, CMD(VG_RM_FREE, f), &f);
+            } else {
+                struct vg_rm_dup d = {client[who], client[who], 0, client[who], *at, 0, 0};
+                call(&v, who + 1, CMD(VG_RM_DUP_OBJECT, d), &d);
+                if (d.status == VG_RM_OK && d.object)
+                    known[who][(unsigned)rand() % 64] = d.object;
+            }
+            cr_assert(eq(u64, stat(&v).used_bytes, fake_rm_used(v.rm)), "seed %u step %d", seed, i);
+            cr_assert(le(u64, fake_rm_used(v.rm), CAP));
+        }
+        for (uint64_t p = 1; p <= 3; p++)
+            vg_warden_gone(v.w, p);
+        cr_assert(eq(u64, stat(&v).used_bytes, 0));
+        teardown(&v);
+    }
+}
