@@ -422,7 +422,8 @@ static void read_some(struct vg_conn *c) {
         r = read_once(c, &full);
     if (c->state == CONN_OPEN && r <= 0)
         read_ended(c, r);
-    c->read_more = c->ssl && c->state == CONN_OPEN && !c->paused && tls_pending(c);
+    /* A part of a record also counts as pending; its rest is told by the socket. */
+    c->read_more = r > 0 && c->ssl && c->state == CONN_OPEN && !c->paused && tls_pending(c);
     if (c->read_more)
         conn_wake(c);
 }
