@@ -14,10 +14,10 @@
 #define NSEC INT64_C(1000000000)
 
 void vg_cache_path(char out[VG_CACHE_PATH], const char *kind, const char *name) {
-    snprintf(out, VG_CACHE_PATH, "%s/%.2s/%s", kind, name, name);
+    snprintf(out, VG_CACHE_PATH, "%s/%.1s/%s", kind, name, name);
 }
 
-/* The folder "kind/xx" of a path "kind/xx/name". */
+/* The folder "kind/x" of a path "kind/x/name". */
 static int make_folder(struct vg_cache *c, const char *path) {
     char folder[VG_CACHE_PATH];
     snprintf(folder, sizeof folder, "%s", path);
@@ -54,7 +54,7 @@ static int look(struct vg_cache *c, const char *path, uint64_t size, struct stat
 static void public_path(const uint8_t id[VG_HASH], char out[VG_CACHE_PATH]) {
     char hex[VG_NAME];
     vg_hex(id, VG_HASH, hex);
-    vg_cache_path(out, "id", hex);
+    snprintf(out, VG_CACHE_PATH, "id/%.2s/%s", hex, hex);
 }
 
 /* A file of the operator's store that was found to be bad: not again, until it is repaired. */
@@ -316,9 +316,41 @@ int vg_disk_walk(struct vg_cache *c, const char *kind, int (*each)(void *user, c
                  void *user) {
     char folder[16];
     int r = 0;
-    for (unsigned i = 0; i < 256 && r == 0; i++) {
-        snprintf(folder, sizeof folder, "%s/%02x", kind, i);
+    for (unsigned i = 0; i < VG_CACHE_FOLDERS && r == 0; i++) {
+        snprintf(folder, sizeof folder, "%s/%x", kind, i);
         r = vg_disk_list(c, folder, each, user);
     }
     return r;
+}
+
+struct old {
+    struct vg_cache *c;
+    const char *kind;
+    char folder[16];
+};
+
+static int drop_old_file(void *user, const char *name) {
+    struct old *o = user;
+    char path[sizeof o->folder + NAME_MAX + 2];
+    snprintf(path, sizeof path, "%s/%s", o->folder, name);
+    unlinkat(o->c->dir, path, 0);
+    return 0;
+}
+
+static int drop_old_folder(void *user, const char *name) {
+    struct old *o = user;
+    if (strlen(name) != 2)
+        return 0;
+    snprintf(o->folder, sizeof o->folder, "%s/%.2s", o->kind, name);
+    (void)vg_disk_list(o->c, o->folder, drop_old_file, o);
+    unlinkat(o->c->dir, o->folder, AT_REMOVEDIR);
+    return 0;
+}
+
+void vg_disk_drop_old(struct vg_cache *c) {
+    static const char *const kinds[] = {"id", "stamp"};
+    for (size_t i = 0; i < VG_COUNT(kinds); i++) {
+        struct old o = {.c = c, .kind = kinds[i]};
+        (void)vg_disk_list(c, kinds[i], drop_old_folder, &o);
+    }
 }

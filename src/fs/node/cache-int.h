@@ -21,10 +21,13 @@
 #include <stdatomic.h>
 
 #define VG_NAME 65       /* 64 hex digits and NUL */
-#define VG_CACHE_PATH 96 /* "stamp/xx/<name>" and the like */
-#define VG_BOOT 37       /* a boot's name and NUL */
-#define VG_MAP_HEAD 64   /* of a .map file; then VG_HASH bytes for each leaf, zero: not there */
-#define VG_USE_SEC 60    /* last use is noted this coarsely */
+#define VG_CACHE_PATH 96 /* "stamp/x/<name>" and the like */
+/* Of a kind. Few: a new node makes them all in its first run, and a file system that spreads
+   folders over the disk spreads what is in them as well. */
+#define VG_CACHE_FOLDERS 16
+#define VG_BOOT 37     /* a boot's name and NUL */
+#define VG_MAP_HEAD 64 /* of a .map file; then VG_HASH bytes for each leaf, zero: not there */
+#define VG_USE_SEC 60  /* last use is noted this coarsely */
 #define VG_KEEP_FREE_MAX (UINT64_C(1) << 30)
 #define VG_OBJECT_COST 1024 /* inode and names */
 
@@ -133,13 +136,15 @@ int vg_disk_trash(struct vg_cache *c, const char *path, char ret_trash[VG_CACHE_
 /* Takes a file away: at once, or when large into trash/, which the thread empties. */
 int vg_disk_drop(struct vg_cache *c, const char *path, uint64_t size);
 void vg_disk_empty_trash(struct vg_cache *c);
-/* Calls for each name in a folder ("id/3f", "part"); a folder that is not there has none. Stops at
+/* Calls for each name in a folder ("id/3", "part"); a folder that is not there has none. Stops at
    a value that is not 0 and returns it; -errno. */
 int vg_disk_list(struct vg_cache *c, const char *folder, int (*each)(void *user, const char *name),
                  void *user);
-/* The same for all folders of a kind, 00 to ff. */
+/* The same for all folders of a kind, 0 to f. */
 int vg_disk_walk(struct vg_cache *c, const char *kind, int (*each)(void *user, const char *name),
                  void *user);
+/* Removes what an earlier version kept in folders of another division: it is not found any more. */
+void vg_disk_drop_old(struct vg_cache *c);
 
 /* cache-part.c */
 int vg_part_load(struct vg_blob *b);    /* cache's lock held: 1 partial, 0 nothing, -errno */

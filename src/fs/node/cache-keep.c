@@ -152,7 +152,7 @@ static int scrub_folder(struct vg_cache *c, unsigned at, uint64_t *budget) {
     char folder[16];
     struct names l = {0};
     int bad = 0;
-    snprintf(folder, sizeof folder, "id/%02x", at);
+    snprintf(folder, sizeof folder, "id/%x", at);
     int r = vg_disk_list(c, folder, add_name, &l);
     if (r == 0 && l.n)
         qsort(l.name, l.n, sizeof *l.name, by_name);
@@ -179,11 +179,11 @@ static int scrub_folder(struct vg_cache *c, unsigned at, uint64_t *budget) {
 int vg_cache_scrub(struct vg_cache *c, uint64_t budget) {
     int bad = 0, r = 0;
     pthread_mutex_lock(&c->evict);
-    for (unsigned i = 0; i < 256 && budget && r >= 0; i++) {
+    for (unsigned i = 0; i < VG_CACHE_FOLDERS && budget && r >= 0; i++) {
         r = scrub_folder(c, c->scrub_dir, &budget);
         bad += VG_MAX(r, 0);
         if (r >= 0 && budget) {
-            c->scrub_dir = (c->scrub_dir + 1) % 256;
+            c->scrub_dir = (c->scrub_dir + 1) % VG_CACHE_FOLDERS;
             c->scrub_name[0] = '\0';
         }
     }

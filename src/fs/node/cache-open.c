@@ -25,6 +25,7 @@ static const char *const folders[] = {"id", "stamp", "part", "trash"};
 
 void vg_cache_work(struct vg_cache *c) {
     bool torn = atomic_load(&c->suspect_from) != INT64_MAX;
+    vg_disk_drop_old(c);
     int r = vg_keep_sweep(c);
     if (r == 0 && !c->counted)
         c->counted = (r = vg_cache_recount(c)) == 0;
@@ -79,16 +80,15 @@ static ssize_t read_small(struct vg_cache *c, const char *name, char *out, size_
     return vg_read_full(fd, out, max);
 }
 
+/* Not synced: a new cache would wait for the whole disk's journal, and whoever finds one of these
+   torn or missing after a power failure believes nothing that lies here. */
 static int write_small(struct vg_cache *c, const char *name, const void *data, size_t n) {
     vg_auto_fd int fd =
         openat(c->dir, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return -errno;
     int r = vg_fault("cache/small");
-    r = r < 0 ? r : vg_write_full(fd, data, n);
-    if (r == 0 && fsync(fd) < 0)
-        r = -errno;
-    return r;
+    return r < 0 ? r : vg_write_full(fd, data, n);
 }
 
 /* The tenant's key. Made once: without it nothing that lies here has a name any more. */

@@ -338,7 +338,7 @@ int vg_blob_path(const struct vg_blob *b, char out[80]) {
         return -EAGAIN;
     if (b->secret || b->foreign)
         return -EXDEV;
-    snprintf(out, 80, "id/%.2s/%s", b->id_name, b->id_name);
+    snprintf(out, 80, "id/%.1s/%s", b->id_name, b->id_name);
     return 0;
 }
 

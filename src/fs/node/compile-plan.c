@@ -34,7 +34,7 @@ struct vg_plan_item {
     bool left_out, worth, complete;
     bool steady, full; /* of the system; and does not change: its files are shown in any case */
     bool through;      /* a way to the same path of the view */
-    char redirect[80]; /* "/xx/name" in the cache */
+    char redirect[80]; /* "/x/name" in the cache */
 };
 
 void vg_plan_done(struct vg_plan *p) {

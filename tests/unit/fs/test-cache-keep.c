@@ -187,3 +187,22 @@ Test(cache_keep, the_thread_counts_and_evicts_by_itself) {
     vg_cache_close(c);
     place_done(&p);
 }
+
+Test(cache_keep, folders_of_an_earlier_division_are_cleared_away_and_nothing_else) {
+    struct place p = place_new();
+    struct vg_cache *c = place_open(&p);
+    struct stat st;
+    store(c, 1, VG_LEAF);
+    cr_assert_eq(mkdirat(c->dir, "id/3f", 0700), 0);
+    cr_assert_eq(mkdirat(c->dir, "stamp/00", 0700), 0);
+    int fd = openat(c->dir, "id/3f/3fold", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    cr_assert_geq(fd, 0);
+    close(fd);
+    cr_assert_eq(symlinkat("old", c->dir, "stamp/00/00old"), 0);
+    vg_cache_work(c);
+    cr_assert_eq(fstatat(c->dir, "id/3f", &st, 0), -1);
+    cr_assert_eq(fstatat(c->dir, "stamp/00", &st, 0), -1);
+    cr_assert(kept(c, 1, VG_LEAF));
+    vg_cache_close(c);
+    place_done(&p);
+}
