@@ -62,6 +62,11 @@ int vg_dirrec_begin(struct vg_buf *b, uint64_t object, uint64_t seq, const struc
     return 0;
 }
 
+void vg_dirrec_set_seq(struct vg_buf *b, uint64_t seq) {
+    if (vg_buf_len(b) >= HEAD_BYTES)
+        vg_le_put64(b->base + b->head + 16, seq);
+}
+
 static bool name_good(const char *s, size_t n) {
     if (n == 0 || n > VG_NAME_MAX || memchr(s, '/', n) || memchr(s, '\0', n))
         return false;

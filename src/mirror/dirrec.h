@@ -43,6 +43,8 @@ struct vg_dirent {
 int vg_dirrec_begin(struct vg_buf *b, uint64_t object, uint64_t seq, const struct vg_mstat *st);
 int vg_dirrec_add(struct vg_buf *b, const struct vg_dirent *e);
 int vg_dirrec_end(struct vg_buf *b);
+/* A finished record that is still true is told again, under a later sequence. */
+void vg_dirrec_set_seq(struct vg_buf *b, uint64_t seq);
 
 /* Reading. `rec` must stay. */
 struct vg_dirrec {

@@ -280,6 +280,11 @@ int vg_mw_data_of(struct vg_buf *out, uint64_t req, uint64_t object, uint64_t of
     return put_data(out, req, object, offset, st->size, vg_state_tag(st), data, len, level);
 }
 
+void vg_mw_data_for(struct vg_buf *frame, uint64_t req) {
+    if (vg_buf_len(frame) >= VG_MW_HEADER + DATA_HEAD)
+        vg_le_put64(vg_buf_data(frame) + VG_MW_HEADER, req);
+}
+
 int vg_mw_write(struct vg_buf *out, uint64_t op, uint64_t object, uint64_t offset, const void *data,
                 size_t len, int level) {
     if (len > VG_MW_WRITE_MAX)

@@ -51,6 +51,8 @@ int vg_mw_data(struct vg_buf *out, uint64_t req, uint64_t object, uint64_t offse
 /* The same, naming the state that the bytes belong to. */
 int vg_mw_data_of(struct vg_buf *out, uint64_t req, uint64_t object, uint64_t offset,
                   const struct vg_mstat *st, const void *data, size_t len, int level);
+/* Makes a DATA frame that stands alone in the buffer the answer to another request (0: a push). */
+void vg_mw_data_for(struct vg_buf *frame, uint64_t req);
 int vg_mw_write(struct vg_buf *out, uint64_t op, uint64_t object, uint64_t offset, const void *data,
                 size_t len, int level);
 

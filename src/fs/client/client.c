@@ -11,7 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define VIEWS_MAX 12u /* as many as the cloud takes */
+#define PACKED_MAX (64u << 20) /* bytes of packed leaves that are kept for the next node */
+#define VIEWS_MAX 12u          /* as many as the cloud takes */
 
 static void events_taken(void *mirror) {
     vg_mpeers_inval(mirror);
@@ -95,6 +96,8 @@ int vg_mirror_new(uv_loop_t *loop, const struct vg_mirror_conf *conf, struct vg_
         snprintf(m->host, sizeof(m->host), "your machine");
     int r = m->root && m->home && m->state ? open_state(m, err)
                                            : vg_err_set(err, VG_INTERNAL, "out of memory");
+    if (r == 0 && vg_packed_new(PACKED_MAX, &m->packed) < 0)
+        r = vg_err_set(err, VG_INTERNAL, "out of memory");
     if (r == 0)
         r = open_tree(m, conf, err);
     if (r < 0) {
@@ -140,6 +143,7 @@ void vg_mirror_free(struct vg_mirror *m) {
     vg_watch_free(m->watch);
     uv_run(m->loop, UV_RUN_NOWAIT);
     vg_memo_free(m->memo);
+    vg_packed_free(m->packed);
     vg_ctree_free(m->tree);
     vg_mpolicy_free(m->policy);
     free(m->root);

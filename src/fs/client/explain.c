@@ -127,13 +127,15 @@ char *vg_mirror_status(const struct vg_mirror *m) {
                                                    "links", (int)p->links));
     }
     json_t *j = json_pack(
-        "{s:s, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "root", m->root,
-        "tasks", tasks, "nodes", nodes, "links", (json_int_t)links, "watched", (json_int_t)watched,
-        "looked_at", (json_int_t)looked_at, "event_rounds", (json_int_t)vg_watch_rounds(m->watch),
-        "remembered", (json_int_t)vg_memo_count(m->memo), "folders_sent", (json_int_t)m->folders,
-        "demands", (json_int_t)m->demands, "demand_bytes", (json_int_t)m->demand_bytes,
-        "pushed_bytes", (json_int_t)m->pushed_bytes, "skipped", (json_int_t)m->skipped,
-        "sent_bytes", (json_int_t)m->sent_bytes);
+        "{s:s, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
+        "root", m->root, "tasks", tasks, "nodes", nodes, "links", (json_int_t)links, "watched",
+        (json_int_t)watched, "looked_at", (json_int_t)looked_at, "event_rounds",
+        (json_int_t)vg_watch_rounds(m->watch), "remembered", (json_int_t)vg_memo_count(m->memo),
+        "folders_sent", (json_int_t)m->folders, "demands", (json_int_t)m->demands, "demand_bytes",
+        (json_int_t)m->demand_bytes, "pushed_bytes", (json_int_t)m->pushed_bytes, "skipped",
+        (json_int_t)m->skipped, "sent_bytes", (json_int_t)m->sent_bytes, "packed_bytes",
+        (json_int_t)vg_packed_bytes(m->packed), "folders_read", (json_int_t)m->folders_read,
+        "leaves_read", (json_int_t)m->leaves_read);
     if (j) /* of the last run alone */
         json_object_set_new(j, "asked", asked_json(&m->asked));
     char *text = j ? json_dumps(j, JSON_COMPACT) : NULL;

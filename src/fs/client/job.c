@@ -2,6 +2,7 @@
 #include "fs/client/job-int.h"
 
 #include "base/mem.h"
+#include "base/util.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -116,11 +117,28 @@ static bool moved_away(const struct vg_job *j, const struct vg_cobj *o) {
            (st->ino != j->scan.st.ino || st->dev != j->scan.st.dev);
 }
 
+/* The record's frames, for this link's node, which counts as told. */
+static int tell(struct vg_mlink *l, struct vg_cobj *folder, uint64_t req, uint64_t seq, int level,
+                struct vg_buf *rec, struct vg_buf *frames) {
+    uint64_t number = vg_cobj_number(folder);
+    int r = vg_mw_dir(frames, req, number, seq, vg_buf_data(rec), vg_buf_len(rec), level);
+    if (r < 0)
+        return r;
+    /* Of this folder nothing changed since it was looked at. */
+    vg_mpeer_told(l->peer, folder, vg_ctree_seq(l->m->tree));
+    l->tellings++;
+    if (vg_map_put_u64(&l->told, number, folder) < 0)
+        vg_mpeer_forget(l->peer, number); /* so that it is told again */
+    l->m->folders++;
+    return 0;
+}
+
 static void done_dir(struct vg_job *j) {
     struct vg_mlink *l = j->l;
     struct vg_cobj *folder = vg_ctree_get(j->m->tree, j->object);
     struct vg_buf rec = {0}, frames = {0};
     int r = moved_away(j, folder) ? -EAGAIN : j->err;
+    j->m->folders_read++;
     if (r == 0 && j->scan.far)
         vg_watch_far(j->m->watch, folder);
     if (r == 0)
@@ -131,17 +149,9 @@ static void done_dir(struct vg_job *j) {
         r = vg_ctree_record(j->m->tree, folder, j->m->memo, &rec);
     }
     if (r == 0)
-        r = vg_mw_dir(&frames, j->req, j->object, j->seq, vg_buf_data(&rec), vg_buf_len(&rec),
-                      j->level);
+        r = tell(l, folder, j->req, j->seq, j->level, &rec, &frames);
     vg_buf_done(&rec);
-    if (r == 0) {
-        /* Of this folder nothing changed since it was looked at. */
-        vg_mpeer_told(l->peer, folder, vg_ctree_seq(j->m->tree));
-        l->tellings++;
-        if (vg_map_put_u64(&l->told, j->object, folder) < 0)
-            vg_mpeer_forget(l->peer, j->object); /* so that it is told again */
-        j->m->folders++;
-    } else {
+    if (r < 0) {
         vg_buf_done(&frames);
         frames = (struct vg_buf){0};
         fail_errno(l, j->req, folder, r);
@@ -175,6 +185,22 @@ static void again(struct vg_job *j, struct vg_cobj *o) {
     vg_mpeers_inval(j->m);
 }
 
+/* An id that became known belongs into the folder's record. */
+static void learn(struct vg_job *j, const struct vg_cobj *o, uint64_t leaf) {
+    struct vg_cobj *folder = vg_cobj_parent(o);
+    if (vg_memo_leaf(j->m->memo, &j->read.st, leaf, j->read.hash, j->read.began_ns) > 0 && folder)
+        vg_cobj_drop_record(j->m->tree, folder);
+}
+
+static void send_leaf(struct vg_mlink *l, const struct vg_cobj *o, uint64_t leaf,
+                      enum vg_mprio prio, bool urgent, struct vg_buf *frame) {
+    bool push = prio == VG_MP_PUSH;
+    *(push ? &l->m->pushed_bytes : &l->m->demand_bytes) += vg_buf_len(frame);
+    vg_mpeer_sent(l->peer, o, leaf);
+    if (vg_mlink_put_leaf(l, urgent, frame, push ? vg_cobj_number(o) : 0, leaf) < 0)
+        vg_mlink_close(l, "out of memory");
+}
+
 static void done_data(struct vg_job *j) {
     struct vg_mlink *l = j->l;
     struct vg_cobj *o = vg_ctree_get(j->m->tree, j->object);
@@ -187,14 +213,13 @@ static void done_data(struct vg_job *j) {
         return;
     }
     uint64_t leaf = j->read.offset / VG_LEAF;
+    j->m->leaves_read++;
     if (!j->read.torn_is_fine)
-        (void)vg_memo_leaf(j->m->memo, &j->read.st, leaf, j->read.hash, j->read.began_ns);
-    *(j->prio == VG_MP_PUSH ? &j->m->pushed_bytes : &j->m->demand_bytes) += vg_buf_len(&j->frame);
-    vg_mpeer_sent(l->peer, o, leaf);
-    bool urgent = j->prio == VG_MP_DEMAND || j->waits;
-    if (vg_mlink_put_leaf(l, urgent, &j->frame, j->prio == VG_MP_PUSH ? j->object : 0, leaf) < 0)
-        vg_mlink_close(l, "out of memory");
-    else if (j->waits)
+        learn(j, o, leaf);
+    if (!j->read.torn_is_fine)
+        vg_packed_put(j->m->packed, j->object, leaf, &j->read.want, &j->frame, vg_now_usec());
+    send_leaf(l, o, leaf, j->prio, j->prio == VG_MP_DEMAND || j->waits, &j->frame);
+    if (j->waits && !l->closed)
         vg_mlink_say_sent(l, j->waits, j->object, leaf);
 }
 
@@ -289,13 +314,35 @@ static bool dir_under_way(const struct vg_mlink *l, uint64_t folder) {
     return false;
 }
 
+/* What was told before and is still so need not be read again: 1, 0, or -errno. */
+static int tell_kept(struct vg_mlink *l, uint64_t req, struct vg_cobj *folder,
+                     struct vg_mitem *slot) {
+    struct vg_buf rec = {0}, frames = {0};
+    uint64_t seq;
+    if (!vg_ctree_kept(l->m->tree, folder, &rec, &seq))
+        return 0;
+    int r = tell(l, folder, req, seq, vg_mlink_level(l), &rec, &frames);
+    vg_buf_done(&rec);
+    if (r == 0 && slot) {
+        slot->buf = frames;
+        return 1;
+    }
+    if (r == 0)
+        r = vg_mlink_put(l, true, &frames);
+    vg_buf_done(&frames);
+    return r < 0 ? r : 1;
+}
+
+/* 0: it is being read. 1: it was told. */
 static int start_dir(struct vg_mlink *l, const struct vg_mitem *it, struct vg_cobj *folder,
                      struct vg_mitem *slot) {
     int r = vg_watch_add(l->m->watch, folder);
     struct vg_mitem how = {.kind = VG_MI_DIR, .prio = it->prio, .req = it->req};
     if (it->kind != VG_MI_DIR)
         how.req = 0; /* a folder that must be known before its file */
-    if (r < 0)
+    if (r == 0)
+        r = tell_kept(l, how.req, folder, slot);
+    if (r)
         return r;
     struct vg_job *j = job_new(l, &how, folder);
     if (!j)
@@ -362,6 +409,15 @@ static enum begun start_leaf(struct vg_mlink *l, struct vg_mitem *it, struct vg_
         vg_mlink_announce(l, it, end);
     if (l->closed)
         return OVER;
+    struct vg_buf packed = {0};
+    uint64_t leaf = it->at / VG_LEAF;
+    if (!it->tries &&
+        vg_packed_get(l->m->packed, it->object, leaf, st, it->req, &packed, vg_now_usec())) {
+        it->once = true;
+        it->at += VG_LEAF;
+        send_leaf(l, o, leaf, it->prio, !push, &packed);
+        return it->at >= end ? OVER : BEGUN;
+    }
     struct vg_job *j = job_new(l, it, o);
     if (!j)
         return OVER;
@@ -402,7 +458,8 @@ static enum begun start(struct vg_mlink *l, struct vg_mitem *it) {
         int r = dir_under_way(l, vg_cobj_number(folder)) ? 0 : start_dir(l, it, folder, NULL);
         if (r < 0)
             fail_errno(l, it->req, o, r);
-        return r < 0 ? OVER : WAITS;
+        if (r <= 0)
+            return r < 0 ? OVER : WAITS;
     }
     if (it->kind == VG_MI_DATA)
         return start_leaf(l, it, o);
@@ -425,6 +482,7 @@ static void work_queue(struct vg_mlink *l, enum vg_mprio q, size_t backlog_max) 
             if (l->closed)
                 return;
         }
+        l->more = l->more || (b == BEGUN && l->backlog >= backlog_max);
         if (b == OVER)
             item_over(l, it);
         else if (b == BEGUN || q == VG_MP_PUSH)
@@ -473,6 +531,7 @@ static bool all_pushed(const struct vg_mlink *l) {
 }
 
 void vg_mlink_work(struct vg_mlink *l) {
+    l->more = false;
     if (l->closed || l->broken)
         return;
     work_queue(l, VG_MP_DEMAND, DEMAND_MAX);

@@ -83,7 +83,7 @@ static void measure(struct vg_mlink *l, size_t wrote) {
 static void on_poll(uv_poll_t *poll, int status, int events);
 
 static void want(struct vg_mlink *l) {
-    int events = UV_READABLE | (l->backlog ? UV_WRITABLE : 0);
+    int events = UV_READABLE | (l->backlog || l->more ? UV_WRITABLE : 0);
     if (!l->closed)
         uv_poll_start(&l->poll, events, on_poll);
 }
@@ -223,8 +223,10 @@ static void on_poll(uv_poll_t *poll, int status, int events) {
         return;
     vg_mlink_work(l);
     vg_mlink_write(l);
-    if (!l->closed)
-        vg_mlink_work(l);
+    if (l->closed)
+        return;
+    vg_mlink_work(l);
+    want(l);
 }
 
 int vg_mlink_new(struct vg_mirror_task *t, int fd, struct vg_mlink **ret) {

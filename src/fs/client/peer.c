@@ -138,6 +138,7 @@ static int send_all(struct vg_mlink *l, ProtobufCBinaryData *daemon, size_t n) {
 /* Nobody may believe anything. Nodes that have no link now hear it from the next one. */
 void vg_mpeer_lost(struct vg_mirror *m) {
     m->losses++;
+    vg_ctree_drop_records(m->tree);
     vg_list_for_each (it, &m->peers) {
         struct vg_mpeer *p = vg_list_entry(it, struct vg_mpeer, link);
         forget_folders(p);

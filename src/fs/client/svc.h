@@ -7,6 +7,7 @@
 #include "fs/client/apply.h"
 #include "fs/client/client.h"
 #include "fs/client/memo.h"
+#include "fs/client/packed.h"
 #include "fs/client/tree.h"
 #include "fs/client/watch.h"
 #include "mirror/mwire.h"
@@ -72,6 +73,7 @@ struct vg_mlink {
     bool broken; /* nothing can be sent any more; its end will be read, and then it is closed */
     bool ran;    /* Run is out, and not an early one: content finds its views */
     bool said_pushed; /* nothing of the first flight is left */
+    bool more;        /* something waits only until the socket has taken what was handed to it */
     struct vg_mw_in in;
     struct vg_list queue[VG_MP_N]; /* vg_mitem: waiting; FOLDER: in order, also those under way */
     struct vg_list out[2];         /* vg_mframe: urgent, bulk */
@@ -138,10 +140,12 @@ struct vg_mirror {
     struct vg_ctree *tree;
     struct vg_watch *watch;
     struct vg_memo *memo;
+    struct vg_packed *packed;
     struct vg_list peers, links, tasks;
     struct vg_mpeer *orphan; /* what links told that broke before it was known whom; NULL: none */
     uint64_t losses;         /* how often events were lost */
     uint64_t performed;      /* operations of nodes */
+    uint64_t folders_read, leaves_read; /* from the disk, by workers */
     uint64_t sent_bytes, demands, demand_bytes, pushed_bytes, skipped, folders;
     struct vg_masked_list asked;
     unsigned jobs;

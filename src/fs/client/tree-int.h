@@ -17,6 +17,12 @@ struct vg_cobj {
     bool known; /* st is */
     bool gone, busy, root, served, ignore;
     uint32_t view; /* of a view's root: its id */
+    /* A folder's last record, while the watch that saw it made has seen no change. */
+    uint8_t *record; /* owned */
+    size_t record_len;
+    uint64_t record_at; /* its sequence */
+    int64_t record_ctime;
+    int record_wd;
 };
 
 struct vg_ctree {
@@ -29,6 +35,8 @@ struct vg_ctree {
     struct vg_map linked; /* files with several names, by number: looked at when a command starts */
     uint64_t last, seq;
     uint32_t last_view;
+    size_t record_bytes;   /* of all that are kept */
+    uint64_t records_from; /* older ones are not believed */
     const uint8_t *actor;
     void (*hook)(void *user, struct vg_cobj *folder, const uint8_t *actor);
     void *hook_user;

@@ -3,6 +3,7 @@
 #include "fs/client/memo.h"
 #include "fs/client/tree-int.h"
 
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "base/mem.h"
 
@@ -102,6 +103,82 @@ static void drop_unseen(struct vg_ctree *t, struct vg_cobj *folder, uint64_t seq
     }
 }
 
+/* ---- records that are kept ---- */
+
+#define RECORDS_MAX (32u << 20) /* bytes of all */
+
+void vg_cobj_drop_record(struct vg_ctree *t, struct vg_cobj *folder) {
+    t->record_bytes -= folder->record_len;
+    free(vg_take_ptr(folder->record));
+    folder->record_len = 0;
+}
+
+void vg_ctree_drop_records(struct vg_ctree *t) {
+    t->records_from = ++t->seq;
+}
+
+/* Only what a watch vouches for; without memory it is made anew. */
+static void keep(struct vg_ctree *t, struct vg_cobj *folder, const struct vg_scan *scan,
+                 uint64_t seq, struct vg_buf *rec) {
+    size_t n = vg_buf_len(rec);
+    vg_cobj_drop_record(t, folder);
+    if (folder->wd < 0 || scan->far || vg_cobj_in_view(folder) ||
+        n > RECORDS_MAX - t->record_bytes || !(folder->record = vg_alloc(n)))
+        return;
+    memcpy(folder->record, vg_buf_data(rec), n);
+    folder->record_len = n;
+    folder->record_at = seq;
+    folder->record_wd = folder->wd;
+    folder->record_ctime = scan->st.ctime;
+    t->record_bytes += n;
+}
+
+/* What a folder's watch does not show: changes in the folders below it, and of files through names
+   that they have elsewhere. */
+static bool unseen_is_so(const struct vg_cobj *folder, int fd) {
+    struct vg_mstat now;
+    struct stat st;
+    if (fstat(fd, &st) < 0)
+        return false;
+    vg_mstat_from(&now, &st);
+    if (now.ctime != folder->record_ctime)
+        return false;
+    vg_map_for_each (s, &folder->kids) {
+        const struct vg_cobj *o = s->value;
+        if (!o->known || !(S_ISDIR(o->st.mode) || (S_ISREG(o->st.mode) && o->st.nlink > 1)))
+            continue;
+        if (fstatat(fd, o->name, &st, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT) < 0)
+            return false;
+        vg_mstat_from(&now, &st);
+        if (!vg_cobj_as_told(o, &now))
+            return false;
+    }
+    return true;
+}
+
+static bool still_true(struct vg_ctree *t, const struct vg_cobj *folder) {
+    if (folder->wd != folder->record_wd || folder->record_at < t->records_from)
+        return false;
+    vg_auto_fd int fd = vg_cobj_open(t, folder, O_PATH | O_DIRECTORY);
+    return fd >= 0 && unseen_is_so(folder, fd);
+}
+
+bool vg_ctree_kept(struct vg_ctree *t, struct vg_cobj *folder, struct vg_buf *out,
+                   uint64_t *ret_seq) {
+    uint64_t seq = vg_ctree_scan_begins(t);
+    if (!folder->record)
+        return false;
+    if (!still_true(t, folder)) {
+        vg_cobj_drop_record(t, folder);
+        return false;
+    }
+    if (vg_buf_append(out, folder->record, folder->record_len) < 0)
+        return false;
+    vg_dirrec_set_seq(out, seq);
+    *ret_seq = seq;
+    return true;
+}
+
 int vg_ctree_take(struct vg_ctree *t, struct vg_cobj *folder, const struct vg_scan *scan,
                   uint64_t seq, struct vg_memo *memo, struct vg_buf *out) {
     if (folder->changed > seq)
@@ -136,6 +213,7 @@ int vg_ctree_take(struct vg_ctree *t, struct vg_cobj *folder, const struct vg_sc
     if (r == 0) {
         drop_unseen(t, folder, a->seq);
         folder->served = true;
+        keep(t, folder, scan, a->seq, out);
     }
 out:
     free(a);

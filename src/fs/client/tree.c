@@ -58,6 +58,7 @@ void vg_ctree_free(struct vg_ctree *t) {
     vg_map_for_each (s, &t->by_number) {
         struct vg_cobj *o = s->value;
         vg_map_done(&o->kids);
+        free(o->record);
         free(o->name);
         free(o);
     }
@@ -294,6 +295,7 @@ void vg_ctree_on_change(struct vg_ctree *t,
 
 void vg_cobj_changed(struct vg_ctree *t, struct vg_cobj *folder) {
     folder->changed = ++t->seq;
+    vg_cobj_drop_record(t, folder);
     if (t->hook && folder->served)
         t->hook(t->hook_user, folder, t->actor);
 }
@@ -395,6 +397,8 @@ int vg_cobj_moved(struct vg_ctree *t, struct vg_cobj *o, struct vg_cobj *parent,
         return -ENOMEM;
     }
     o->parent = parent;
+    if (o->known && S_ISDIR(o->st.mode))
+        vg_ctree_drop_records(t); /* the policy judges by paths, and all below have another now */
     if (from)
         vg_cobj_changed(t, from);
     if (parent != from)

@@ -80,6 +80,14 @@ void vg_ctree_on_change(struct vg_ctree *t,
 uint64_t vg_ctree_scan_begins(struct vg_ctree *t);
 /* A folder's record from the scan that got the sequence `seq`; entries get their numbers. -EAGAIN:
    the folder changed since, scan it again; -ENOENT: hidden; -EACCES: denied. */
+/* The record that was made last, where it is known to be true still, under a new sequence. Of the
+   environment alone: in projects, nodes' operations are counted against what records say. */
+bool vg_ctree_kept(struct vg_ctree *t, struct vg_cobj *folder, struct vg_buf *out,
+                   uint64_t *ret_seq);
+/* It could say more now. */
+void vg_cobj_drop_record(struct vg_ctree *t, struct vg_cobj *folder);
+/* Changes may have been missed. */
+void vg_ctree_drop_records(struct vg_ctree *t);
 int vg_ctree_take(struct vg_ctree *t, struct vg_cobj *folder, const struct vg_scan *scan,
                   uint64_t seq, struct vg_memo *memo, struct vg_buf *out);
 /* Makes the folder's record from the disk now (readdir, lstat of each, policy, ids from the memo).

@@ -695,3 +695,86 @@ Test(service, what_a_link_told_that_broke_before_its_node_was_known_is_named_whe
     turn(&w, &n, n.n_runs == 1);
     cr_assert(named(&n, root));
 }
+
+static int counted(const char *what) {
+    char *text = vg_mirror_status(w.m), key[32];
+    snprintf(key, sizeof(key), "\"%s\":", what);
+    const char *at = strstr(text, key);
+    cr_assert(at, "no %s in %s", what, text);
+    int v = (int)strtol(at + strlen(key), NULL, 10);
+    free(text);
+    return v;
+}
+
+#define LIB "/usr/lib/x"
+
+static uint64_t in_lib(const char *name) {
+    return object_in(object_in(object_in(object_in(VG_OBJ_ROOT, "usr"), "lib"), "x"), name);
+}
+
+/* A run of a command on a node that knows nothing, until it has what the last run of it used. */
+static void run_on(uint8_t who, uint64_t task, const char *expected) {
+    struct vg_mirror_task *t = begin(&w, &n, task, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_runs >= 1);
+    node_hello(&n, who, true);
+    turn(&w, &n, n.n_runs >= 1 && !n.early && n.traced);
+    uint64_t f = in_lib("f");
+    turn(&w, &n, content(f));
+    cr_assert_str_eq(content(f), expected);
+    vg_mirror_settled(t);
+    vg_mirror_end(t);
+    node_done(&n);
+}
+
+Test(service, another_node_is_told_and_sent_the_same_without_the_disk_being_read) {
+    put_dir(&w, LIB "/below");
+    put(&w, LIB "/f", "one");
+    service_start(&w);
+    struct vg_mirror_task *t = begin(&w, &n, 1, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_runs == 1);
+    node_hello(&n, 1, true);
+    learn(1, in_lib("f"), 1);
+    vg_mirror_end(t);
+    node_done(&n);
+    run_on(2, 2, "one");
+    int folders = counted("folders_read"), leaves = counted("leaves_read");
+    int sent = counted("folders_sent");
+    run_on(3, 3, "one");
+    cr_assert_eq(counted("folders_read"), ++folders, "the project's alone");
+    cr_assert_eq(counted("leaves_read"), leaves);
+    cr_assert_gt(counted("folders_sent"), sent + 3);
+    put(&w, LIB "/f", "two"); /* as long as it was */
+    run_on(4, 4, "two");
+    cr_assert_eq(counted("folders_read"), folders += 2);
+    cr_assert_eq(counted("leaves_read"), ++leaves);
+    cr_assert_gt(counted("packed_bytes"), 0);
+    put(&w, LIB "/below/new", "x"); /* nobody watches there, but its folder is another now */
+    run_on(5, 5, "two");
+    cr_assert_eq(counted("folders_read"), folders + 2);
+    cr_assert_eq(counted("leaves_read"), leaves);
+}
+
+Test(service, folders_are_read_again_when_one_above_has_another_name) {
+    put_dir(&w, LIB "/deep");
+    service_start(&w);
+    begin(&w, &n, 1, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_runs == 1);
+    node_hello(&n, 1, true);
+    uint64_t deep = in_lib("deep");
+    for (int i = 0, folders = 0; i < 2; i++) {
+        int dirs = n.n_dirs;
+        node_get(&n, deep, 0, 0);
+        turn(&w, &n, n.n_dirs > dirs);
+        cr_assert(i == 0 || counted("folders_read") == folders, "nothing has changed");
+        folders = counted("folders_read");
+    }
+    int folders = counted("folders_read"), dirs = n.n_dirs;
+    char from[200], to[200];
+    snprintf(from, sizeof(from), "%s/root" LIB, w.dir);
+    snprintf(to, sizeof(to), "%s/root/usr/lib/y", w.dir);
+    cr_assert_eq(rename(from, to), 0);
+    turn(&w, &n, n.n_invals >= 1);
+    node_get(&n, deep, 0, 0);
+    turn(&w, &n, n.n_dirs > dirs);
+    cr_assert_gt(counted("folders_read"), folders, "its path is another one");
+}

@@ -67,6 +67,22 @@ Test(dirrec, what_goes_in_comes_out) {
     vg_buf_done(&b);
 }
 
+Test(dirrec, a_record_told_again_differs_in_its_sequence_alone) {
+    struct vg_buf b = {0}, again = {0};
+    struct vg_dirrec r;
+    uint8_t before[VG_HASH], after[VG_HASH];
+    build(&b);
+    build(&again);
+    vg_dirrec_set_seq(&again, 35);
+    cr_assert_eq(vg_dirrec_open(&r, vg_buf_data(&b), vg_buf_len(&b)), 0);
+    vg_dirrec_state(&r, before);
+    cr_assert_eq(vg_dirrec_open(&r, vg_buf_data(&again), vg_buf_len(&again)), 0);
+    vg_dirrec_state(&r, after);
+    cr_assert(r.seq == 35 && r.object == 12 && memcmp(before, after, VG_HASH) == 0);
+    vg_buf_done(&b);
+    vg_buf_done(&again);
+}
+
 Test(dirrec, every_truncation_fails_cleanly) {
     struct vg_buf b = {0};
     struct vg_dirrec r;
