@@ -1,5 +1,6 @@
 """How often a command waits for the laptop, and how much travels: counted, not timed, so that it is exact on any machine."""
 import os
+import shutil
 
 import pytest
 
@@ -66,6 +67,22 @@ def test_a_big_file_that_is_pushed_travels_once(far):
     (laptop.work / "big").unlink()
     assert asked <= 2
     assert size < travelled < size * 1.03 + (2 << 20)
+
+
+def test_folders_that_the_laptop_removed_are_not_asked_for(far):
+    laptop, work = far.laptop, far.laptop.work
+    for i in range(200):
+        (work / f"packed/d{i // 50}/e{i // 2}").mkdir(parents=True, exist_ok=True)
+        (work / f"packed/d{i // 50}/e{i // 2}/f{i}").write_text(f"{i}\n")
+    laptop.plain("sh", "-c", "tar -C packed -cf packed.tar . && rm -rf packed && mkdir unpacked", check=0)
+    argv = ["tar", "-C", "unpacked", "-xf", "packed.tar"]
+    run(far, argv)
+    assert len(list((work / "unpacked").rglob("f*"))) == 200
+    shutil.rmtree(work / "unpacked")
+    (work / "unpacked").mkdir()
+    asked, _ = run(far, argv)
+    assert asked < 40, "there were 104 of them"
+    assert sorted(int(f.read_text()) for f in (work / "unpacked").rglob("f*")) == list(range(200))
 
 
 def test_a_warm_command_brings_and_asks_nothing(far):

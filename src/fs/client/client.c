@@ -88,6 +88,7 @@ int vg_mirror_new(uv_loop_t *loop, const struct vg_mirror_conf *conf, struct vg_
     vg_list_init(&m->tasks);
     m->loop = loop;
     m->level = conf->level;
+    m->cores = uv_available_parallelism();
     m->root = vg_strdup(conf->root);
     m->home = vg_strdup(conf->home);
     m->state = vg_strdup(conf->state);

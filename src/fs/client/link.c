@@ -15,7 +15,8 @@
 /* Bytes a second: beyond FAST packing costs more than it saves, below SLOW more of it pays. */
 #define FAST (180u << 20)
 #define SLOW (12u << 20)
-#define MIDDLE (-3) /* twice as fast as level 1, for a tenth more bytes */
+#define CHEAP (-3) /* twice as fast as level 1, for a tenth more bytes */
+#define CORES 4u   /* so many can pack at level 1 what FAST carries */
 
 static void frame_free(struct vg_mframe *f) {
     vg_buf_done(&f->buf);
@@ -63,19 +64,21 @@ int vg_mlink_msg(struct vg_mlink *l, const Vg__Mr__Msg *m) {
 int vg_mlink_level(const struct vg_mlink *l) {
     if (l->m->level >= 0)
         return l->m->level;
+    int middle = l->m->cores >= CORES ? 1 : CHEAP;
     if (l->rate == 0)
-        return MIDDLE;
-    return l->rate > FAST ? 0 : l->rate < SLOW ? 3 : MIDDLE;
+        return middle;
+    return l->rate > FAST ? 0 : l->rate < SLOW ? 3 : middle;
 }
 
-/* Only time in which there was something to write counts. */
+/* Only time in which there was something to write counts. Buffers on the way make a link look fast
+   at first, so what is slower counts more. */
 static void measure(struct vg_mlink *l, size_t wrote) {
     l->busy_bytes += wrote;
     uint64_t now = vg_now_usec();
     if (now - l->busy_since < 20000 || l->busy_bytes < (256u << 10))
         return;
     uint64_t rate = l->busy_bytes * VG_USEC / (now - l->busy_since);
-    l->rate = l->rate ? (l->rate * 3 + rate) / 4 : rate;
+    l->rate = !l->rate ? rate : rate < l->rate ? (l->rate + rate) / 2 : (l->rate * 3 + rate) / 4;
     l->busy_since = now;
     l->busy_bytes = 0;
 }

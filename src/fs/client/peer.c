@@ -188,8 +188,10 @@ static int send_inval(struct vg_mlink *l, const uint64_t *folder, size_t n, uint
     return vg_mlink_msg(l, &msg);
 }
 
-/* Sending may find the link broken and close it, which puts more into the map: so what is in it now
-   is written down first. -EPIPE: the link is closed. */
+/* Of the map's folders those that are still there: that one is gone is told by the record of the
+   folder it was in, which changed with it. Sending may find the link broken and close it, which
+   puts more into the map: so what is in it now is written down first. -EPIPE: the link is closed.
+ */
 static int send_map_at(struct vg_mlink *l, const struct vg_map *map, uint64_t seq) {
     size_t n = 0, max = vg_map_len(map);
     if (max == 0)
@@ -198,7 +200,8 @@ static int send_map_at(struct vg_mlink *l, const struct vg_map *map, uint64_t se
     if (!folder)
         return -ENOMEM;
     vg_map_for_each (s, map)
-        folder[n++] = s->hash;
+        if (!vg_cobj_gone(s->value))
+            folder[n++] = s->hash;
     int r = 0;
     for (size_t at = 0; r == 0 && at < n; at += INVAL_MAX) {
         r = send_inval(l, folder + at, VG_MIN(n - at, INVAL_MAX), seq);

@@ -96,7 +96,8 @@ static int push_changed(struct vg_mlink *l) {
         struct vg_mpeer *p = vg_list_entry(it, struct vg_mpeer, link);
         vg_map_for_each (s, &p->stale) {
             struct vg_cobj *folder = vg_ctree_get(l->m->tree, s->hash);
-            if (r == 0 && folder && vg_mpeer_outdated(p, folder) && vg_map_len(&seen) < CHANGED_MAX)
+            if (r == 0 && folder && !vg_cobj_gone(folder) && vg_mpeer_outdated(p, folder) &&
+                vg_map_len(&seen) < CHANGED_MAX)
                 r = push_folder(l, &seen, folder);
         }
     }

@@ -135,6 +135,7 @@ struct vg_mirror {
     uv_loop_t *loop;
     char *root, *home, *state, host[256];
     int level;
+    unsigned cores;
     uint8_t machine[VG_MID], epoch[VG_MID];
     struct vg_mpolicy *policy;
     struct vg_ctree *tree;

@@ -213,6 +213,9 @@ static bool merge_entry(struct vg_proj *p, struct pnode *dir, const struct vg_di
     }
     if (d && d->node && (same_thing(d->node, e) || made_here(d->node, e))) {
         d->seen = gen;
+        /* A folder that was made anew may have got the old one's inode. */
+        if (d->node->dir && d->object && d->object != e->object)
+            proj_unprove(p, d->node);
         set_object(p, d, e->object);
         bool ours = d->node->pend > acked || unsent(d->node) ||
                     (d->node->dir && d->node->dir->last_op > acked);

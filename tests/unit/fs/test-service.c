@@ -635,6 +635,29 @@ Test(service, a_run_names_what_another_link_tells_until_that_has_arrived) {
     node_done(&third);
 }
 
+Test(service, names_the_folder_that_lost_a_tree_not_the_tree) {
+    struct node second;
+    char full[200];
+    put_dir(&w, PROJECT "/out/a");
+    put(&w, PROJECT "/out/a/f", "x");
+    service_start(&w);
+    struct vg_mirror_task *t = begin(&w, &n, 1, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_runs == 1);
+    node_hello(&n, 1, true);
+    uint64_t out = object_in(n.view_root[1], "out"), a = object_in(out, "a");
+    object_in(a, "f");
+    vg_mirror_end(t);
+    node_done(&n);
+    snprintf(full, sizeof(full), "%s/root" PROJECT "/out/a", w.dir);
+    cr_assert_eq(nftw(full, rm_one, 4, FTW_DEPTH | FTW_PHYS), 0);
+    begin(&w, &second, 2, ls, PROJECT, NULL);
+    turn(&w, &second, second.n_runs == 1);
+    cr_assert(named(&second, out));
+    cr_assert_not(named(&second, a), "its number means nothing any more");
+    node_done(&second);
+    n = (struct node){.fd = -1};
+}
+
 Test(service, a_node_that_had_no_link_when_events_were_lost_hears_of_it) {
     service_start(&w);
     struct vg_mirror_task *t = begin(&w, &n, 1, ls, PROJECT, NULL);
