@@ -48,12 +48,23 @@ int vg_mlink_fail(struct vg_mlink *l, uint64_t req, uint64_t object, int code, c
     return vg_mlink_msg(l, &msg);
 }
 
+/* A path was gone by, and what it leads to is another thing by now. */
+static bool led_astray(int err) {
+    return err == -ENOENT || err == -ENOTDIR || err == -ELOOP || err == -ESTALE || err == -EISDIR ||
+           err == -ENXIO || err == -EXDEV;
+}
+
 static int fail_errno(struct vg_mlink *l, uint64_t req, const struct vg_cobj *o, int code) {
     char path[PATH_MAX], text[PATH_MAX + 128];
     if (vg_cobj_path(o, path, sizeof(path)) < 0)
         snprintf(path, sizeof(path), "a file");
     snprintf(text, sizeof(text), "%s: %s", path, strerror(-code));
     return vg_mlink_fail(l, req, vg_cobj_number(o), code, text);
+}
+
+/* The node looks again where it is then. */
+static int fail_path(struct vg_mlink *l, uint64_t req, const struct vg_cobj *o, int code) {
+    return fail_errno(l, req, o, led_astray(code) ? -ENOENT : code);
 }
 
 static void job_free(struct vg_job *j) {
@@ -96,7 +107,7 @@ static void fail_files_of(struct vg_mlink *l, const struct vg_cobj *folder, int 
             struct vg_cobj *o = vg_ctree_get(l->m->tree, it->object);
             if (it->kind != VG_MI_DATA || !o || vg_cobj_parent(o) != folder)
                 continue;
-            fail_errno(l, it->req, o, code);
+            fail_path(l, it->req, o, code);
             if (l->closed)
                 return;
             item_over(l, it);
@@ -110,7 +121,7 @@ static void fail_files_of(struct vg_mlink *l, const struct vg_cobj *folder, int 
 static bool moved_away(const struct vg_job *j, const struct vg_cobj *o) {
     if (vg_cobj_gone(o))
         return false;
-    if (j->err == -ENOENT || j->err == -ENOTDIR || j->err == -ELOOP || j->err == -ESTALE)
+    if (led_astray(j->err))
         return true;
     const struct vg_mstat *st = vg_cobj_told(o);
     return j->err == 0 && j->kind == VG_MI_DIR && st &&
@@ -154,7 +165,7 @@ static void done_dir(struct vg_job *j) {
     if (r < 0) {
         vg_buf_done(&frames);
         frames = (struct vg_buf){0};
-        fail_errno(l, j->req, folder, r);
+        fail_path(l, j->req, folder, r);
         if (!l->closed)
             fail_files_of(l, folder, r);
     }
@@ -204,12 +215,12 @@ static void send_leaf(struct vg_mlink *l, const struct vg_cobj *o, uint64_t leaf
 static void done_data(struct vg_job *j) {
     struct vg_mlink *l = j->l;
     struct vg_cobj *o = vg_ctree_get(j->m->tree, j->object);
-    if (j->err == -ESTALE && j->tries < TRIES && !vg_cobj_gone(o)) {
+    if (led_astray(j->err) && j->tries < TRIES && !vg_cobj_gone(o)) {
         again(j, o);
         return;
     }
     if (j->err < 0) {
-        fail_errno(l, j->waits ? j->waits : j->req, o, j->err == -ESTALE ? -ENOENT : j->err);
+        fail_path(l, j->waits ? j->waits : j->req, o, j->err);
         return;
     }
     uint64_t leaf = j->read.offset / VG_LEAF;
@@ -231,7 +242,7 @@ static void done_xattrs(struct vg_job *j) {
         vg_job_work(&j->work);
     }
     if (j->err < 0)
-        fail_errno(j->l, j->req, o, j->err == -ESTALE ? -ENOENT : j->err);
+        fail_path(j->l, j->req, o, j->err);
     else if (vg_mlink_put(j->l, true, &j->frame) < 0)
         vg_mlink_close(j->l, "out of memory");
 }
@@ -447,7 +458,7 @@ static enum begun start(struct vg_mlink *l, struct vg_mitem *it) {
             return OVER;
         int r = start_dir(l, it, o, it->prio == VG_MP_FOLDER ? it : NULL);
         if (r < 0)
-            fail_errno(l, it->req, o, r);
+            fail_path(l, it->req, o, r);
         return r == 0 && it->prio == VG_MP_FOLDER ? BEGUN : OVER;
     }
     struct vg_cobj *folder = vg_cobj_parent(o);
@@ -457,7 +468,7 @@ static enum begun start(struct vg_mlink *l, struct vg_mitem *it) {
             return WAITS;
         int r = dir_under_way(l, vg_cobj_number(folder)) ? 0 : start_dir(l, it, folder, NULL);
         if (r < 0)
-            fail_errno(l, it->req, o, r);
+            fail_path(l, it->req, o, r);
         if (r <= 0)
             return r < 0 ? OVER : WAITS;
     }

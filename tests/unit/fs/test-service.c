@@ -291,6 +291,36 @@ Test(service, answers_what_vanished_and_what_is_no_file) {
     cr_assert_eq(n.last_errno, ENOENT);
 }
 
+/* The reader goes by a path, which may lead elsewhere when it gets there: then the content comes,
+   or the node hears that it must look again. */
+Test(service, a_path_that_leads_elsewhere_by_now_is_no_failure) {
+    char one[200], two[200];
+    put_dir(&w, PROJECT "/d");
+    put(&w, PROJECT "/d/f", "text");
+    service_start(&w);
+    begin(&w, &n, 1, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_runs == 1);
+    node_hello(&n, 1, true);
+    uint64_t f = object_in(object_in(n.view_root[1], "d"), "f");
+    snprintf(one, sizeof(one), "%s/root" PROJECT "/d", w.dir);
+    snprintf(two, sizeof(two), "%s/root" PROJECT "/e", w.dir);
+    int came = 0;
+    for (int i = 0; i < 40; i++) {
+        int data = n.n_data;
+        n.last_errno = 0;
+        node_get(&n, f, 0, 4);
+        cr_assert(i % 2 ? rename(two, one) == 0 : rename(one, two) == 0);
+        if (i % 4 < 2) /* and something else is called so now */
+            put(&w, i % 2 ? PROJECT "/e" : PROJECT "/d", "x");
+        turn(&w, &n, n.n_data > data || n.last_errno);
+        cr_assert(!n.last_errno || n.last_errno == ENOENT, "round %d: %s", i, n.fail_text);
+        came += !n.last_errno;
+        if (i % 4 < 2)
+            cr_assert(unlink(i % 2 ? two : one) == 0);
+    }
+    cr_assert_gt(came, 0);
+}
+
 Test(service, pushes_what_was_used_the_last_time) {
     put_dir(&w, "/usr/bin");
     put(&w, "/usr/bin/ls", "not really");
