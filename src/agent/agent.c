@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/util.h"
+#include "gpu/warden-notify.h"
 
 #include <fcntl.h>
 #include <getopt.h>
@@ -343,6 +344,7 @@ static int open_node(struct vg_agent *a, struct vg_err *err) {
                                         .tag = a->tag,
                                         .agent_sock = sock,
                                         .self_exe = exe};
+    vg_warden_filter(&conf.watch);
     struct vg_agent_fresh fresh;
     vg_agent_note_fds_begin(&fresh);
     int r = vg_sandbox_node_open(&conf, &a->node, err);

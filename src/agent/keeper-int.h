@@ -117,9 +117,12 @@ struct ktask {
     uint64_t log_sent, log_acked;
     bool log_tail; /* past the head: only the end is still to come */
     bool log_tail_begun;
-    uint32_t log_round;     /* the last time that everything was asked for again; 0: never */
-    size_t late[2];         /* bytes read from each output since the command ended */
-    struct kmirror *mirror; /* owned; NULL: the node's own files */
+    uint32_t log_round;            /* the last time that everything was asked for again; 0: never */
+    size_t late[2];                /* bytes read from each output since the command ended */
+    struct kmirror *mirror;        /* owned; NULL: the node's own files */
+    struct vg_warden_watch *watch; /* owned; NULL: it has no share of a GPU */
+    uint32_t slice_usec;
+    uint64_t gpu_peak_bytes;
 };
 
 struct keeper {
@@ -186,6 +189,12 @@ void kchan_drop(struct keeper *k,
 void kchan_frame(struct kchan *c, int kind, const void *a, size_t an, const void *b, size_t bn);
 void kchan_note(struct keeper *k, struct ktask *t, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* keeper-gpu.c */
+bool kgpu_is_share(const struct ktask *t);
+void kgpu_watched(struct keeper *k, struct ktask *t, int listener); /* takes it */
+void kgpu_slice(struct ktask *t, uint32_t usec);
+void kgpu_end(struct ktask *t);
 
 /* keeper-mirror.c */
 int kmirror_begin(struct keeper *k, struct ktask *t, int stdin_fd, struct vg_err *err);

@@ -470,6 +470,7 @@ static int do_exec(struct keeper *k, struct ktask *t, struct stdio *s, int cwd_f
         .n_binds = n_binds,
         .devices = devices,
         .n_devices = n_dev,
+        .watched = kgpu_is_share(t),
     };
     int r = argv && env && argv[0] ? vg_sandbox_exec(k->sb, t->id, &x, err)
                                    : vg_err_set(err, VG_INVALID, "there is no command to run");
@@ -603,6 +604,7 @@ void ktask_finish(struct keeper *k, struct ktask *t) {
     t->ended_usec = vg_wall_usec();
     t->kill_at = KEEPER_NEVER;
     keeper_close(k, &t->in);
+    kgpu_end(t);
     bool killed = t->status == 128 + SIGKILL;
     if (!killed) /* then the client need not wait for the numbers */
         kchan_flush_all(k, t);
@@ -657,10 +659,16 @@ void ktask_event(struct keeper *k, const struct vg_sandbox_event *ev) {
         return;
     }
     struct ktask *t = ktask_find(k, ev->tag);
-    if (!t || t->wait_known)
+    if (!t || t->wait_known) {
+        if (ev->fd >= 0)
+            close(ev->fd);
         return;
+    }
     uint8_t p[4];
     switch (ev->kind) {
+    case VG_SB_WATCHED:
+        kgpu_watched(k, t, ev->fd);
+        break;
     case VG_SB_STARTED:
         t->state = KT_RUNNING;
         t->started_usec = vg_wall_usec();
@@ -750,6 +758,7 @@ int ktask_report(struct keeper *k, struct ktask *t, bool with_start) {
 
 void ktask_free(struct keeper *k, struct ktask *t) {
     kmirror_free(k, t);
+    kgpu_end(t);
     vg_list_for_each_safe (it, &t->chans)
         kchan_drop(k, vg_list_entry(it, struct kchan, link));
     keeper_close(k, &t->out[0]);

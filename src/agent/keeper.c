@@ -139,6 +139,10 @@ static void on_packet(struct keeper *k, const struct vg_kpkt *p, int *fds, size_
             }
         }
         break;
+    case VG_K_SLICE:
+        if (t)
+            kgpu_slice(t, (uint32_t)p->a);
+        break;
     case VG_K_LIMITS:
         k->birth.log_head_bytes = p->a;
         k->birth.log_tail_bytes = p->b;

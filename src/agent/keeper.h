@@ -35,6 +35,7 @@ enum vg_kpkt_kind {
     VG_K_KEEP =
         7, /* b usec: session's keep time from the last task's end; 0: end the session now */
     VG_K_LIMITS = 8, /* a head bytes, b tail bytes of the log */
+    VG_K_SLICE = 9,  /* id task; a: usec of a shared GPU's time that it gets in its turn */
     /* keeper to agent */
     VG_K_READY = 32,  /* the sandbox is prepared; a 1: again, with the binds of its last task */
     VG_K_FAILED = 33, /* it could not be; payload: text. The keeper leaves */

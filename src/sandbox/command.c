@@ -80,6 +80,24 @@ static void become_user(struct start *s) {
         give_up(s, errno, "take", "the user's id");
 }
 
+/* What the command asks of its devices somebody outside answers. */
+static void be_watched(struct start *s) {
+    const struct vg_sb_command *c = s->c;
+    if (!(c->req.flags & VG_SB_REQ_WATCH))
+        return;
+    int fd = c->watch->len ? vg_seccomp_watch(c->watch) : -ENOTSUP;
+    if (fd < 0)
+        give_up(s, -fd, "watch over", c->argv[0]);
+    struct vg_sb_msg m = {.kind = VG_SB_WATCHED, .tag = c->req.tag};
+    ssize_t sent;
+    do
+        sent = vg_sb_send(c->sock, &m, VG_SB_MSG_MIN, NULL, 0, &fd, 1);
+    while (sent == -EINTR);
+    close(fd);
+    if (sent < 0)
+        give_up(s, (int)-sent, "watch over", c->argv[0]);
+}
+
 static void enter_cwd(struct start *s) {
     const struct vg_sb_command *c = s->c;
     if (c->req.flags & VG_SB_REQ_CWD_GONE) {
@@ -164,6 +182,7 @@ static int child_main(void *arg) {
     struct start *s = arg;
     const struct vg_sb_command *c = s->c;
     own_group(s);
+    be_watched(s);
     place_fds(s);
     set_rlimits(c);
     if (c->req.nice)

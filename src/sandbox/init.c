@@ -92,6 +92,7 @@ static int enter(const struct vg_sb_birth *b, struct vg_err *err) {
     return 0;
 }
 
+static struct sock_fprog watch; /* borrowed; for commands that are watched */
 static uint64_t hard_limits[RLIM_NLIMITS];
 static bool hard_raised;
 
@@ -291,7 +292,9 @@ static void reset(void) {
 
 static void handle(char *data, size_t n, int *fds, size_t n_fds) {
     struct vg_sb_command c = {.fds = {-1, -1, -1},
-                              .hard_restore = hard_raised ? hard_limits : NULL};
+                              .hard_restore = hard_raised ? hard_limits : NULL,
+                              .watch = &watch,
+                              .sock = INIT_SOCK};
     char **vec = NULL, *blob = data + sizeof(c.req), *map = NULL;
     size_t used = 0;
     if (n < sizeof(c.req))
@@ -419,6 +422,7 @@ void vg_sb_init_main(const struct vg_sb_birth *b) {
     setsid();
     umask(0);
     raise_hard_limits();
+    watch = b->node->watch;
     int r = enter(b, &err);
     if (r >= 0)
         r = scratch = vg_sb_build(b, &err);

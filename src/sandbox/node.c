@@ -179,6 +179,7 @@ static int copy_conf(struct vg_sandbox_node *n, const struct vg_sandbox_node_con
     n->tag = vg_strdup(c->tag);
     n->agent_sock = vg_strdup(c->agent_sock);
     n->self_exe = vg_strdup(c->self_exe ? exe : NULL);
+    n->watch = c->watch;
     if (!n->dir || !n->home || !n->tag || !n->agent_sock != !c->agent_sock ||
         !n->self_exe != !c->self_exe)
         return -ENOMEM;

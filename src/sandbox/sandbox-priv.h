@@ -69,6 +69,8 @@ extern const size_t vg_cg_n_std_devs;
 
 int vg_seccomp_compile(struct sock_fprog *ret, struct vg_err *err);
 int vg_seccomp_install(const struct sock_fprog *prog);
+/* The descriptor that answers, or -errno. */
+int vg_seccomp_watch(const struct sock_fprog *prog);
 
 /* ---- node and profile (node.c, seed.c) ---------------------------------------------------- */
 
@@ -106,7 +108,8 @@ struct vg_sandbox_node {
         *proc_hide[16]; /* those that exist; proc_hide ends in '/' for folders */
     size_t n_proc_ro, n_proc_hide;
     bool sys_firmware;
-    struct sock_fprog prog; /* owned filter */
+    struct sock_fprog prog;  /* owned filter */
+    struct sock_fprog watch; /* borrowed filter; empty: none */
     struct vg_cg cg;
     struct vg_sb_seed seeds[VG_SB_PROFILES_MAX];
     uint64_t uses;
@@ -135,7 +138,13 @@ void vg_sb_seed_done(struct vg_sb_seed *seed);
 #define VG_SB_LAYERS_MAX 20u
 #define VG_SB_COMMANDS_MAX 4096u
 
-enum { VG_SB_REQ_TTY = 1, VG_SB_REQ_CWD_GONE = 2, VG_SB_REQ_MEMFD = 4, VG_SB_REQ_RESET = 8 };
+enum {
+    VG_SB_REQ_TTY = 1,
+    VG_SB_REQ_CWD_GONE = 2,
+    VG_SB_REQ_MEMFD = 4,
+    VG_SB_REQ_RESET = 8,
+    VG_SB_REQ_WATCH = 16
+};
 
 /* keeper to init: run a command. The blob follows, or is a memfd: rlimits, groups, then strings:
    cwd, other cwd, argv..., env.... Descriptors: stdin, stdout, stderr as fd_mask says, memfd. */
@@ -222,6 +231,8 @@ struct vg_sb_command {
     char **argv, **env; /* argv has one free place in front, for the shell */
     int fds[3];
     const uint64_t *hard_restore; /* per resource: hard limit to restore unless given; or NULL */
+    const struct sock_fprog *watch;
+    int sock; /* where a watched command's descriptor goes */
 };
 struct vg_sb_spawned {
     pid_t pid; /* inside */

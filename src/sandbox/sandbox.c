@@ -336,20 +336,20 @@ static int send_request(struct vg_sandbox *sb, uint64_t tag, const struct vg_exe
         vg_close(&b.memfd);
         return r;
     }
-    struct vg_sb_req q = {.tag = tag,
-                          .flags = (x->tty ? VG_SB_REQ_TTY : 0u) |
-                                   (gone ? VG_SB_REQ_CWD_GONE : 0u) |
-                                   (b.memfd >= 0 ? VG_SB_REQ_MEMFD : 0u),
-                          .argc = b.argc,
-                          .envc = b.envc,
-                          .n_groups = (uint32_t)x->n_groups,
-                          .n_rlimits = (uint32_t)x->n_rlimits,
-                          .uid = x->uid,
-                          .gid = x->gid,
-                          .umask = x->umask,
-                          .nice = x->nice,
-                          .sig_ignored = x->sig_ignored,
-                          .blob_len = (uint32_t)b.len};
+    struct vg_sb_req q = {
+        .tag = tag,
+        .flags = (x->tty ? VG_SB_REQ_TTY : 0u) | (x->watched ? VG_SB_REQ_WATCH : 0u) |
+                 (gone ? VG_SB_REQ_CWD_GONE : 0u) | (b.memfd >= 0 ? VG_SB_REQ_MEMFD : 0u),
+        .argc = b.argc,
+        .envc = b.envc,
+        .n_groups = (uint32_t)x->n_groups,
+        .n_rlimits = (uint32_t)x->n_rlimits,
+        .uid = x->uid,
+        .gid = x->gid,
+        .umask = x->umask,
+        .nice = x->nice,
+        .sig_ignored = x->sig_ignored,
+        .blob_len = (uint32_t)b.len};
     for (unsigned i = 0; i < 3; i++)
         if (x->fds[i] >= 0) {
             q.fd_mask |= 1u << i;
@@ -483,22 +483,24 @@ static void send_early(struct vg_sb_running *r) {
 }
 
 /* True when the message is a proper event of a command that we asked for. */
-static bool take_event(struct vg_sandbox *sb, const struct vg_sb_msg *m, int *pidfd,
+static bool take_event(struct vg_sandbox *sb, const struct vg_sb_msg *m, int *fd,
                        struct vg_sandbox_event *ret) {
     struct vg_sb_running *r = find_running(sb, m->tag);
-    if (!r || m->kind > VG_SB_EXITED)
+    if (!r || m->kind > VG_SB_WATCHED || (m->kind == VG_SB_WATCHED && (r->pidfd >= 0 || *fd < 0)))
         return false;
     *ret = (struct vg_sandbox_event){
-        .kind = (enum vg_sandbox_event_kind)m->kind, .tag = m->tag, .code = m->code};
+        .kind = (enum vg_sandbox_event_kind)m->kind, .tag = m->tag, .code = m->code, .fd = -1};
     memcpy(ret->text, m->text, sizeof(ret->text));
     ret->text[sizeof(ret->text) - 1] = 0;
     if (m->kind == VG_SB_STARTED) {
-        if (r->pidfd >= 0 || *pidfd < 0)
+        if (r->pidfd >= 0 || *fd < 0)
             return false;
-        r->pidfd = vg_take_fd(*pidfd);
+        r->pidfd = vg_take_fd(*fd);
         r->pid = outside_pid(r->pidfd);
         send_early(r);
     }
+    if (m->kind == VG_SB_WATCHED)
+        ret->fd = vg_take_fd(*fd);
     ret->pid = r->pid;
     if (m->kind == VG_SB_EXITED || m->kind == VG_SB_EXEC_FAILED)
         forget_running(sb, r);
@@ -519,7 +521,7 @@ int vg_sandbox_next_event(struct vg_sandbox *sb, struct vg_sandbox_event *ret) {
             return 1;
         if (n <= 0) {
             sb->dead = true;
-            *ret = (struct vg_sandbox_event){.kind = VG_SB_DEAD};
+            *ret = (struct vg_sandbox_event){.kind = VG_SB_DEAD, .fd = -1};
             return 1;
         }
     }

@@ -9,6 +9,7 @@
  */
 #include "base/err.h"
 
+#include <linux/filter.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -29,6 +30,9 @@ struct vg_sandbox_node_conf {
                                folder of its own (not dir, not home) it may be made anew later */
     const char
         *self_exe; /* the virga binary: bound read-only at /run/virga/bin/{virga,vrun,vbatch} */
+    /* For commands that are watched: a filter whose SECCOMP_RET_USER_NOTIF somebody will answer.
+       Borrowed as long as the node lives; empty: none is. */
+    struct sock_fprog watch;
 };
 /* Needs root; says so in one sentence. Keeps descriptors open that keepers need: a forked keeper
    must not close them (they are close-on-exec). Mounts nothing in the caller's mount namespace. */
@@ -134,6 +138,7 @@ struct vg_exec {
     size_t n_binds;
     const struct vg_device *devices; /* allowed and made visible before exec */
     size_t n_devices;
+    bool watched; /* under the node's `watch`: VG_SB_WATCHED comes before VG_SB_STARTED */
 };
 
 /* Asks init to run a command. `tag` comes back in its events. Returns at once. */
@@ -145,6 +150,8 @@ enum vg_sandbox_event_kind {
     VG_SB_EXEC_FAILED, /* code = errno; text says what failed ("cannot enter /x: ...") */
     VG_SB_STOPPED,     /* code = signal */
     VG_SB_EXITED,      /* code = wait status as from waitpid */
+    VG_SB_WATCHED,     /* fd answers for the command's calls (seccomp_unotify(2)); they wait until
+                          somebody does, and fail with ENOSYS when it is closed */
     VG_SB_DEAD,        /* init is gone: nothing runs in the sandbox any more */
 };
 struct vg_sandbox_event {
@@ -152,6 +159,7 @@ struct vg_sandbox_event {
     uint64_t tag;
     pid_t pid;
     int code;
+    int fd; /* WATCHED: the caller's to close; else -1 */
     char text[256];
 };
 /* Readable when an event waits. */

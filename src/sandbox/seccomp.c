@@ -2,6 +2,7 @@
    and everything that is not a way out should work; the user namespace, which owns nothing but
    itself, is the wall behind it. Compiled once per node, installed once per sandbox (init), and
    inherited by every command. */
+#include "base/cleanup.h"
 #include "base/mem.h"
 #include "sandbox/sandbox-priv.h"
 
@@ -143,6 +144,17 @@ int vg_seccomp_compile(struct sock_fprog *ret, struct vg_err *err) {
     if (ctx)
         seccomp_release(ctx);
     return r < 0 ? vg_err_sys(err, r, "cannot compile the system call filter") : 0;
+}
+
+int vg_seccomp_watch(const struct sock_fprog *prog) {
+    /* Where the kernel can (5.19), a call that is being answered is not begun anew because of a
+       signal: what was done in its stead would be done twice. */
+    const unsigned long flags[] = {SECCOMP_FILTER_FLAG_NEW_LISTENER | 1ul << 5,
+                                   SECCOMP_FILTER_FLAG_NEW_LISTENER};
+    long fd = -1;
+    for (size_t i = 0; fd < 0 && i < VG_COUNT(flags); i++)
+        fd = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags[i], prog);
+    return fd < 0 ? -errno : (int)fd;
 }
 
 int vg_seccomp_install(const struct sock_fprog *prog) {

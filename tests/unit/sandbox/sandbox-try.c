@@ -16,6 +16,7 @@
 #include "base/cleanup.h"
 #include "base/fault.h"
 #include "base/util.h"
+#include "gpu/warden-notify.h"
 #include "sandbox/sandbox.h"
 #include "sandbox/sys.h"
 
@@ -49,6 +50,8 @@ struct opts {
     struct vg_sandbox_view views[BINDS];
     int layers[BINDS];
     size_t n_roots, n_views;
+    uint64_t share_bytes; /* of a GPU; 0: it is not shared */
+    struct vg_warden_watch *watch;
 };
 
 static double now_usec(clockid_t id) {
@@ -81,8 +84,40 @@ static void pump(int from, int to) {
         (void)vg_write_full(to, buf, (size_t)n);
 }
 
+/* As a keeper does it for a share of a GPU. */
+static void be_warden(struct opts *o, int listener) {
+    struct stat st = {0};
+    struct vg_err err = VG_ERR_INIT;
+    const char *devices[BINDS];
+    size_t n = 0;
+    for (size_t i = 0; i < o->x.n_devices; i++)
+        if (!strncmp(o->devices[i].path, "/dev/nvidia", 11) && o->devices[i].path[11] >= '0' &&
+            o->devices[i].path[11] <= '9')
+            devices[n++] = o->devices[i].path;
+    (void)stat("/dev/nvidia-uvm", &st);
+    const struct vg_warden_setup setup = {.listener = listener,
+                                          .devices = devices,
+                                          .n_devices = n,
+                                          .limit_bytes = o->share_bytes,
+                                          .managed_device = st.st_rdev};
+    if (vg_warden_start(&setup, &o->watch, &err) < 0)
+        fprintf(stderr, "sandbox-try: %s\n", err.msg);
+}
+
+static void end_warden(struct opts *o) {
+    struct vg_warden_stat s;
+    if (!o->watch)
+        return;
+    vg_warden_look(o->watch, &s);
+    fprintf(stderr, "warden peak=%llu refused=%llu strange=%llu\n",
+            (unsigned long long)s.peak_bytes, (unsigned long long)s.refused,
+            (unsigned long long)s.strange);
+    vg_warden_stop(o->watch);
+    o->watch = NULL;
+}
+
 /* Waits for the end of the command; returns its exit status. */
-static int follow(struct vg_sandbox *sb, int master, double *ret_started) {
+static int follow(struct vg_sandbox *sb, struct opts *o, int master, double *ret_started) {
     for (;;) {
         struct pollfd p[3] = {
             {vg_sandbox_fd(sb), POLLIN, 0}, {master, POLLIN, 0}, {master >= 0 ? 0 : -1, POLLIN, 0}};
@@ -94,6 +129,8 @@ static int follow(struct vg_sandbox *sb, int master, double *ret_started) {
             pump(0, master);
         struct vg_sandbox_event e;
         while (p[0].revents && vg_sandbox_next_event(sb, &e) == 1) {
+            if (e.kind == VG_SB_WATCHED)
+                be_warden(o, e.fd);
             if (e.kind == VG_SB_STARTED && ret_started)
                 *ret_started = now_usec(CLOCK_MONOTONIC);
             if (e.kind == VG_SB_STOPPED)
@@ -131,7 +168,8 @@ static int run_once(struct vg_sandbox *sb, struct opts *o, uint64_t tag, double 
     vg_close(&slave);
     if (r < 0)
         return die(err);
-    r = follow(sb, master, ret_started);
+    r = follow(sb, o, master, ret_started);
+    end_warden(o);
     vg_close(&master);
     return r;
 }
@@ -258,22 +296,42 @@ static int faults(struct vg_sandbox_node *node, struct opts *o, struct vg_err *e
     return n < 2 || n == 1000;
 }
 
-static const struct option long_opts[] = {
-    {"uid", 1, 0, 'u'},      {"gid", 1, 0, 'g'},        {"group", 1, 0, 'G'},
-    {"slot", 1, 0, 's'},     {"home", 1, 0, 'h'},       {"cwd", 1, 0, 'C'},
-    {"bind", 1, 0, 'b'},     {"bind-ro", 1, 0, 'B'},    {"device", 1, 0, 'd'},
-    {"remote", 0, 0, 'r'},   {"cpu", 1, 0, 'c'},        {"mem", 1, 0, 'm'},
-    {"pids", 1, 0, 'p'},     {"disk", 1, 0, 'D'},       {"net", 1, 0, 'n'},
-    {"resolv", 1, 0, 'R'},   {"tty", 0, 0, 't'},        {"usage", 0, 0, 'U'},
-    {"repeat", 1, 0, 'x'},   {"virga-home", 1, 0, 'H'}, {"warm", 1, 0, 'w'},
-    {"env", 1, 0, 'e'},      {"sock", 1, 0, 'S'},       {"faults", 0, 0, 'F'},
-    {"root", 1, 0, '1'},     {"view", 1, 0, '2'},       {"library", 1, 0, '3'},
-    {"host-uid", 1, 0, '4'}, {"host-gid", 1, 0, '5'},   {0}};
+static const struct option long_opts[] = {{"uid", 1, 0, 'u'},
+                                          {"gid", 1, 0, 'g'},
+                                          {"group", 1, 0, 'G'},
+                                          {"slot", 1, 0, 's'},
+                                          {"home", 1, 0, 'h'},
+                                          {"cwd", 1, 0, 'C'},
+                                          {"bind", 1, 0, 'b'},
+                                          {"bind-ro", 1, 0, 'B'},
+                                          {"device", 1, 0, 'd'},
+                                          {"remote", 0, 0, 'r'},
+                                          {"cpu", 1, 0, 'c'},
+                                          {"mem", 1, 0, 'm'},
+                                          {"pids", 1, 0, 'p'},
+                                          {"disk", 1, 0, 'D'},
+                                          {"net", 1, 0, 'n'},
+                                          {"resolv", 1, 0, 'R'},
+                                          {"tty", 0, 0, 't'},
+                                          {"usage", 0, 0, 'U'},
+                                          {"repeat", 1, 0, 'x'},
+                                          {"virga-home", 1, 0, 'H'},
+                                          {"warm", 1, 0, 'w'},
+                                          {"env", 1, 0, 'e'},
+                                          {"sock", 1, 0, 'S'},
+                                          {"faults", 0, 0, 'F'},
+                                          {"root", 1, 0, '1'},
+                                          {"view", 1, 0, '2'},
+                                          {"library", 1, 0, '3'},
+                                          {"host-uid", 1, 0, '4'},
+                                          {"host-gid", 1, 0, '5'},
+                                          {"share", 1, 0, '6'},
+                                          {0}};
 
 static int parse(int argc, char **argv, struct opts *o) {
     uint64_t v = 0;
     for (int c; (c = getopt_long(argc, argv, "+", long_opts, NULL)) != -1;) {
-        bool number = strchr("ugGscmpDxw45", c), size = c == 'm' || c == 'D';
+        bool number = strchr("ugGscmpDxw456", c), size = c == 'm' || c == 'D' || c == '6';
         if (number && (size ? vg_parse_size(optarg, &v) : vg_parse_u64(optarg, &v)) < 0)
             return -1;
         struct vg_bind *b = &o->binds[o->x.n_binds];
@@ -362,6 +420,11 @@ static int parse(int argc, char **argv, struct opts *o) {
             break;
         case '5':
             o->root.host_gid = (gid_t)v;
+            break;
+        case '6':
+            o->share_bytes = v;
+            o->x.watched = true;
+            vg_warden_filter(&o->conf.watch);
             break;
         case '3':
             o->libraries[o->root.n_libraries++ % BINDS] = optarg;

@@ -1,0 +1,65 @@
+/* A task with a share of a GPU: its keeper is its warden (gpu/warden-notify.h), so that neither a
+   restart of the agent nor of the control plane leaves it unwatched. When the warden cannot be, the
+   task's calls to the driver fail: never more than its share. */
+#include "agent/keeper-int.h"
+#include "base/log.h"
+#include "base/util.h"
+#include "gpu/warden-notify.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <sys/stat.h>
+
+#define SLICE_DEFAULT_USEC 2000 /* until the agent has said how the card is divided */
+
+bool kgpu_is_share(const struct ktask *t) {
+    const Vg__Pb__Resources *g = t->start->grant;
+    return g && g->gpu_milli && t->start->n_gpu;
+}
+
+void kgpu_watched(struct keeper *k, struct ktask *t, int listener) {
+    char path[VG_GPU_PATH];
+    const char *device = NULL;
+    struct stat st = {0};
+    struct vg_err err = VG_ERR_INIT;
+    const struct vg_gpus *g = k->birth.gpus;
+    for (size_t i = 0; g && i < g->n; i++)
+        if (g->gpu[i].index == t->start->gpu[0] && g->gpu[i].minor >= 0) {
+            snprintf(path, sizeof(path), "/dev/nvidia%d", g->gpu[i].minor);
+            device = path;
+        }
+    (void)stat("/dev/nvidia-uvm", &st);
+    const struct vg_warden_setup setup = {.listener = listener,
+                                          .devices = &device,
+                                          .n_devices = device ? 1 : 0,
+                                          .limit_bytes = t->start->grant->gpu_mem_bytes,
+                                          .slice_usec =
+                                              t->slice_usec ? t->slice_usec : SLICE_DEFAULT_USEC,
+                                          .managed_device = st.st_rdev};
+    if (vg_warden_start(&setup, &t->watch, &err) < 0)
+        ktask_kill(k, t, SIGKILL, 0, err.msg);
+}
+
+void kgpu_slice(struct ktask *t, uint32_t usec) {
+    t->slice_usec = usec;
+    if (t->watch && t->start->grant)
+        vg_warden_set(t->watch, t->start->grant->gpu_mem_bytes, usec);
+}
+
+/* Why a command failed, when its share was too small for it. */
+void kgpu_end(struct ktask *t) {
+    struct vg_warden_stat s;
+    if (!t->watch)
+        return;
+    vg_warden_look(t->watch, &s);
+    t->gpu_peak_bytes = s.peak_bytes;
+    if (t->status && s.refused && !t->text[0]) {
+        char share[32];
+        snprintf(
+            t->text, sizeof(t->text),
+            "%llu requests for GPU memory were refused: its share is %s (--gpu-mem asks for more)",
+            (unsigned long long)s.refused, vg_format_size(s.limit_bytes, share, sizeof(share)));
+    }
+    vg_warden_stop(t->watch);
+    t->watch = NULL;
+}
