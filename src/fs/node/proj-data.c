@@ -36,11 +36,7 @@ int proj_file_want(struct pnode *n) {
 /* What was let through by hand never touches the node's disk. */
 static int open_backing(struct pnode *n) {
     struct pfile *f = n->file;
-    char name[24];
-    snprintf(name, sizeof(name), "%016llx", (unsigned long long)proj_handle(n));
-    int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | (f->backing ? 0 : O_CREAT | O_TRUNC);
-    int fd = n->secret ? memfd_create("virga-secret", MFD_CLOEXEC)
-                       : openat(n->p->dirfd, name, flags, 0600);
+    int fd = n->secret ? memfd_create("virga-secret", MFD_CLOEXEC) : proj_backing_open(n->p, f);
     if (fd < 0)
         return -errno;
     f->fd = fd;
@@ -438,11 +434,8 @@ void proj_file_secret(struct pnode *n, bool secret) {
     n->secret = secret;
     if (!f->backing)
         return;
-    if (!f->memory) {
-        char name[24];
-        snprintf(name, sizeof(name), "%016llx", (unsigned long long)n->handle);
-        unlinkat(n->p->dirfd, name, 0);
-    }
+    if (!f->memory)
+        proj_backing_remove(n->p, f, false);
     int old = f->fd, rc = 0;
     f->fd = -1;
     f->backing = f->memory = false;

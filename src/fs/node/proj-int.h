@@ -72,10 +72,11 @@ struct pfile {
     uint64_t base;        /* so many bytes of it still count */
     uint8_t *have;        /* bit a leaf below base: it is in the backing file */
     uint64_t n_have;
-    bool based;   /* blob and base are settled */
-    bool backing; /* there is a backing file */
-    bool memory;  /* it is of memory, and always open: a secret's */
-    int fd;       /* of it, while pins > 0 */
+    bool based;    /* blob and base are settled */
+    bool backing;  /* there is a backing file */
+    uint64_t spot; /* its name, but for a secret's */
+    bool memory;   /* it is of memory, and always open: a secret's */
+    int fd;        /* of it, while pins > 0 */
     unsigned pins;
     bool held;            /* one of the pins is for those who have it open for writing */
     struct prange *dirty; /* sorted, apart; not in the log yet */
@@ -152,6 +153,9 @@ struct vg_proj {
     struct vg_view_conf conf;
     char *dir;
     int dirfd;
+    uint64_t *spare; /* names of empty backing files that nobody uses */
+    size_t n_spare, cap_spare;
+    uint64_t spots; /* names given so far */
     struct vg_fuse *fuse;
     struct vg_oplog *log;
     uint32_t view;
@@ -276,6 +280,9 @@ void proj_trace_lost(struct vg_proj *p); /* the client's numbers mean nothing an
 
 /* proj-data.c */
 int proj_file_want(struct pnode *n); /* n->file, its blob when the client has content */
+int proj_backing_open(struct vg_proj *p, struct pfile *f); /* proj-backing.c; -1 and errno */
+/* `unused`: nobody has it open but f itself, so another file may get it. */
+void proj_backing_remove(struct vg_proj *p, struct pfile *f, bool unused);
 int proj_pin(struct pnode *n, bool make);
 void proj_unpin(struct pnode *n);
 void proj_unhold(struct pnode *n); /* nobody writes to it any more */

@@ -200,12 +200,9 @@ static void file_free(struct pnode *n) {
     vg_list_remove(&f->dirty_link);
     proj_fail_waiting(n->p, &f->waiting, ENOENT);
     vg_blob_put(f->blob);
+    if (f->backing && !f->memory)
+        proj_backing_remove(n->p, f, true);
     vg_close(&f->fd);
-    if (f->backing && !f->memory) {
-        char name[24];
-        snprintf(name, sizeof(name), "%016llx", (unsigned long long)n->handle);
-        unlinkat(n->p->dirfd, name, 0);
-    }
     free(f->have);
     free(f->used);
     free(f->dirty);
