@@ -24,7 +24,7 @@ static void name_from(const char *from, char out[VG_ENV_NAME_MAX + 1]) {
         out[n - 4] = '\0';
 }
 
-int vg_ecmd_import(const char *image, const char *platform, const char *name_wanted,
+int vg_ecmd_import(const char *image, const struct vg_ecmd_from *from, const char *name_wanted,
                    char name[VG_ENV_NAME_MAX + 1], uint32_t *ret_version, struct vg_err *err) {
     struct vg_ecmd_box box = {0};
     struct vg_ftree *t = NULL;
@@ -32,8 +32,8 @@ int vg_ecmd_import(const char *image, const char *platform, const char *name_wan
     bool local = access(image, F_OK) == 0;
     int r = vg_ecmd_box_open(&box, err);
     if (r == 0)
-        r = local ? vg_oci_import(image, platform, box.store, &t, &config, own, err)
-                  : vg_oci_pull(image, platform, box.store, &t, &config, err);
+        r = local ? vg_oci_import(image, from->platform, box.store, &t, &config, own, err)
+                  : vg_oci_pull(image, from->platform, from->ca, box.store, &t, &config, err);
     if (name_wanted)
         snprintf(name, VG_ENV_NAME_MAX + 1, "%s", name_wanted);
     else if (!local)
@@ -52,18 +52,19 @@ int vg_ecmd_import(const char *image, const char *platform, const char *name_wan
 }
 
 int vg_ecmd_import_run(struct vg_cmd_line *l) {
-    const char *arg, *platform = NULL, *wanted = NULL;
+    const char *arg, *wanted = NULL;
+    struct vg_ecmd_from from = {0};
     char name[VG_ENV_NAME_MAX + 1];
     uint32_t version;
     struct vg_err err = VG_ERR_INIT;
     for (int id; (id = vg_cmd_next(l, &arg)) != VG_OPT_END;) {
         if (id == VG_OPT_ERROR)
             return l->exit;
-        *(id == 'n' ? &wanted : &platform) = arg;
+        *(id == 'n' ? &wanted : id == 'c' ? &from.ca : &from.platform) = arg;
     }
     if (!vg_cmd_args(l, 1, 1))
         return l->exit;
-    if (vg_ecmd_import(l->args[0], platform, wanted, name, &version, &err) < 0)
+    if (vg_ecmd_import(l->args[0], &from, wanted, name, &version, &err) < 0)
         return vg_cmd_fail(&err);
     printf("%s@%u\n", name, version);
     return 0;

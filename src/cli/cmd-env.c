@@ -142,7 +142,8 @@ static int share_run(struct vg_cmd_line *l) {
 
 static const struct vg_opt import_opts[] = {
     {"name", 'n', "NAME", "what it is called here (default: made from the image's)", 'n'},
-    {"platform", 0, "OS/ARCH", "of an image for several (default: this machine's)", 'p'}};
+    {"platform", 0, "OS/ARCH", "of an image for several (default: this machine's)", 'p'},
+    {"ca", 0, "FILE", "trust this authority's certificates, too, when a registry shows one", 'c'}};
 static const struct vg_opt export_opts[] = {
     {"oci", 0, "FILE", "an OCI archive; - for stdout", 'f'}};
 

@@ -25,5 +25,9 @@ int vg_ecmd_put(struct vg_ftree *t, const char *name, const char *source, const 
 int vg_ecmd_take(struct vg_estore *into, const char *ref, struct vg_ftree **ret, char **ret_config,
                  struct vg_err *err);
 /* An image into the cloud's store: a file, a folder, or a registry's name. */
-int vg_ecmd_import(const char *image, const char *platform, const char *name_wanted,
+struct vg_ecmd_from {
+    const char *platform; /* "linux/amd64"; NULL: this machine's */
+    const char *ca;       /* a file of certificates to trust in a registry; NULL: vg_oci_pull */
+};
+int vg_ecmd_import(const char *image, const struct vg_ecmd_from *from, const char *name_wanted,
                    char name[VG_ENV_NAME_MAX + 1], uint32_t *ret_version, struct vg_err *err);

@@ -50,7 +50,8 @@ static int find_image(const struct run *r, const char *image, struct found *f, s
     *err = VG_ERR_INIT;
     if (!r->quiet)
         run_say(r, "importing %s", image);
-    e = vg_ecmd_import(image, NULL, NULL, name, &version, err);
+    const struct vg_ecmd_from from = {0};
+    e = vg_ecmd_import(image, &from, NULL, name, &version, err);
     return e < 0 ? e : find(name, f, err);
 }
 

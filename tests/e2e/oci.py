@@ -7,6 +7,7 @@ import http.server
 import io
 import json
 import os
+import ssl
 import subprocess
 import tarfile
 import threading
@@ -91,14 +92,39 @@ class Image:
                 tar.add(f"{tmp}/{name}", name)
 
 
+class Authority:
+    """An authority of its own, and a server's certificate for `host` (a name or an address) made by it."""
+
+    def __init__(self, folder, host="127.0.0.1"):
+        os.makedirs(folder, exist_ok=True)
+        self.ca, self.cert, self.key = (f"{folder}/{name}.pem" for name in ("ca", "cert", "key"))
+        which = "IP" if host.replace(".", "").isdigit() else "DNS"
+        key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+        for argv in (["req", "-x509", *key, "-keyout", f"{folder}/ca-key.pem", "-out", self.ca, "-subj", "/CN=an authority"],
+                     ["req", "-x509", *key, "-keyout", self.key, "-out", self.cert, "-subj", "/CN=a server",
+                      "-addext", f"subjectAltName={which}:{host}", "-addext", "basicConstraints=critical,CA:FALSE",
+                      "-CA", self.ca, "-CAkey", f"{folder}/ca-key.pem"]):
+            subprocess.run(["openssl", *argv], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def wrap(self, server):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.cert, self.key)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+
+
 class Registry:
     """Serves images by name on this machine. Strict: a token for each repository, which only who logged in gets
-    when `login` is set; blobs are sent elsewhere (another port, which must not see the token); chunks."""
+    when `login` is set (or, with `basic`, no token but the login each time); blobs are sent elsewhere (another port,
+    which must not see the token); chunks. With an Authority it speaks TLS."""
 
-    def __init__(self, images, login=None):
-        self.images, self.login, self.seen, self.faults = images, login, [], []
+    def __init__(self, images, login=None, basic=False, authority=None):
+        self.images, self.login, self.basic, self.seen, self.faults = images, login, basic, [], []
+        self.scheme = "https" if authority else "http"
         self.servers = [http.server.ThreadingHTTPServer(("127.0.0.1", 0), self.handler(kind)) for kind in ("front", "blobs")]
         for s in self.servers:
+            if authority:
+                authority.wrap(s)
+            s.handle_error = lambda *_: None  # who does not trust us hangs up
             threading.Thread(target=s.serve_forever, daemon=True).start()
         self.host = f"127.0.0.1:{self.servers[0].server_port}"
         self.blob_host = f"127.0.0.1:{self.servers[1].server_port}"
@@ -154,8 +180,11 @@ class Registry:
                 parts = path.path.split("/")
                 repo, what, ref = "/".join(parts[2:-2]), parts[-2], parts[-1]
                 scope = f"repository:{repo}:pull"
-                if self.headers.get("Authorization") != "Bearer for " + scope:
-                    return self.answer(401, WWW_Authenticate=f'Bearer realm="http://{registry.host}/token",service="test registry",scope="{scope}"')
+                if registry.basic:
+                    if self.headers.get("Authorization") != "Basic " + base64.b64encode(registry.login.encode()).decode():
+                        return self.answer(401, WWW_Authenticate='Basic realm="test registry"')
+                elif self.headers.get("Authorization") != "Bearer for " + scope:
+                    return self.answer(401, WWW_Authenticate=f'Bearer realm="{registry.scheme}://{registry.host}/token",service="test registry",scope="{scope}"')
                 image = registry.images.get(repo)
                 if image and what == "manifests":
                     accept = self.headers.get("Accept") or ""
@@ -166,7 +195,7 @@ class Registry:
                             registry.faults.append(f"{kind_of} is not accepted by {accept}")
                         return self.answer(200, image.blobs[name], Content_Type=kind_of)
                 if image and what == "blobs" and ref in image.blobs and "mediaType" not in str(image.blobs[ref][:60]):
-                    return self.answer(307, Location=f"http://{registry.blob_host}/{ref}")
+                    return self.answer(307, Location=f"{registry.scheme}://{registry.blob_host}/{ref}")
                 return self.answer(404, b'{"errors":[]}')
 
         return Handler

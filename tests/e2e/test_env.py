@@ -118,6 +118,41 @@ def test_a_registry_that_wants_a_login(cloud, tmp_path):
         registry.close()
 
 
+def test_a_registry_is_asked_over_tls_and_must_be_the_one_it_says(cloud, tmp_path):
+    authority, other = oci.Authority(tmp_path / "a"), oci.Authority(tmp_path / "b", "elsewhere.example")
+    registry = oci.Registry({"lab/tools": image(), "secret": image()}, login="ann:pass:word", basic=True, authority=authority)
+    wrong = oci.Registry({"lab/tools": image()}, authority=other)
+    try:
+        config = {"auths": {f"https://{registry.host}": {"auth": base64.b64encode(b"ann:pass:word").decode()}}}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        env = {**cloud.env, "DOCKER_CONFIG": str(tmp_path)}
+        ref = f"{registry.host}/lab/tools:v1"
+        r = cloud.run(["virga", "env", "import", "--ca", authority.ca, ref], env=env, check=0)
+        assert r.stdout.decode() == f"{ref}@1\n" and not registry.faults
+        check_flat(*exported(cloud, ref, tmp_path))
+        # as Docker keeps it, for vrun --image and for import
+        certs = tmp_path / "home/.config/docker/certs.d" / registry.host
+        certs.mkdir(parents=True)
+        shutil.copy(authority.ca, certs / "ca.crt")
+        env["HOME"] = str(tmp_path / "home")
+        cloud.run(["virga", "env", "import", f"{registry.host}/secret:v1"], env=env, check=0)
+        # without a login; with an authority that did not sign; with a certificate of another host; with no certificate
+        r = cloud.virga("env", "import", "--ca", authority.ca, ref)
+        assert r.returncode == 125 and b"wants a login" in r.stderr
+        seen = len(registry.seen)
+        r = cloud.virga("env", "import", "--ca", other.ca, ref)
+        assert r.returncode == 125 and b"is not trusted" in r.stderr, r.stderr
+        assert len(registry.seen) == seen, "nothing was asked of who is not trusted"
+        r = cloud.virga("env", "import", "--ca", other.ca, f"{wrong.host}/lab/tools:v1")
+        assert r.returncode == 125 and b"is not trusted" in r.stderr and b"mismatch" in r.stderr, r.stderr
+        r = cloud.virga("env", "import", "--ca", str(tmp_path / "config.json"), ref)
+        assert r.returncode == 125 and b"there are no certificates in" in r.stderr
+        assert not wrong.seen
+    finally:
+        registry.close()
+        wrong.close()
+
+
 def test_what_is_damaged_is_refused(cloud, tmp_path):
     img = image()
     img.write_layout(str(tmp_path / "layout"))

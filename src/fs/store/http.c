@@ -1,156 +1,15 @@
-/* A small HTTP client. */
-#include "fs/store/http.h"
-
+/* Requests and answers of the small HTTP client. */
 #include "base/cleanup.h"
 #include "base/mem.h"
 #include "base/util.h"
+#include "fs/store/http-int.h"
 
-#include <netdb.h>
-#include <openssl/err.h>
-#include <openssl/ssl.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/socket.h>
-#include <sys/time.h>
 
-#define PATIENCE_SEC 60
-#define HEAD_MAX (64u << 10)
 #define ERROR_BODY_MAX (16u << 10)
-
-struct conn {
-    int fd;
-    SSL_CTX *ctx;
-    SSL *ssl;
-    struct vg_buf in;
-    bool end;
-};
-
-struct url {
-    bool tls;
-    char host[256], port[8];
-    const char *path;
-};
-
-static int parse_url(const char *s, struct url *u, struct vg_err *err) {
-    u->tls = strncasecmp(s, "https://", 8) == 0;
-    if (!u->tls && strncasecmp(s, "http://", 7) != 0)
-        return vg_err_set(err, VG_INVALID, "'%.200s' is neither http nor https", s);
-    const char *h = s + (u->tls ? 8 : 7), *end = h + strcspn(h, "/?#");
-    const char *host_end = end, *colon = NULL;
-    if (*h == '[') { /* IPv6 */
-        const char *close = memchr(h, ']', (size_t)(end - h));
-        if (!close)
-            return vg_err_set(err, VG_INVALID, "'%.200s' has a broken address", s);
-        colon = close + 1 < end && close[1] == ':' ? close + 1 : NULL;
-        h++;
-        host_end = close;
-    } else if ((colon = memchr(h, ':', (size_t)(end - h)))) {
-        host_end = colon;
-    }
-    size_t n = (size_t)(host_end - h), m = colon ? (size_t)(end - colon - 1) : 0;
-    if (n == 0 || n >= sizeof(u->host) || m >= sizeof(u->port) || memchr(h, '@', n))
-        return vg_err_set(err, VG_INVALID, "'%.200s' names no host", s);
-    snprintf(u->host, sizeof(u->host), "%.*s", (int)n, h);
-    snprintf(u->port, sizeof(u->port), "%.*s", (int)m, colon ? colon + 1 : "");
-    if (!m)
-        snprintf(u->port, sizeof(u->port), "%s", u->tls ? "443" : "80");
-    u->path = *end == '/' ? end : "/";
-    for (const char *p = s; *p; p++)
-        if ((unsigned char)*p <= ' ' || *p == 127)
-            return vg_err_set(err, VG_INVALID, "'%.200s' has characters that a URL cannot have", s);
-    return 0;
-}
-
-static int dial(struct conn *c, const struct url *u, struct vg_err *err) {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list;
-    int g = getaddrinfo(u->host, u->port, &hints, &list), last = EHOSTUNREACH;
-    if (g != 0)
-        return vg_err_set(err, VG_UNAVAILABLE, "cannot find %s: %s", u->host, gai_strerror(g));
-    const struct timeval limit = {.tv_sec = PATIENCE_SEC};
-    for (struct addrinfo *a = list; a && c->fd < 0; a = a->ai_next) {
-        int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        if (fd < 0)
-            continue;
-        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
-        if (connect(fd, a->ai_addr, a->ai_addrlen) == 0) {
-            c->fd = fd;
-            break;
-        }
-        last = errno;
-        close(fd);
-    }
-    freeaddrinfo(list);
-    return c->fd < 0 ? vg_err_sys(err, last, "cannot connect to %s:%s", u->host, u->port) : 0;
-}
-
-static int tls_failed(const struct url *u, SSL *ssl, struct vg_err *err) {
-    long why = ssl ? SSL_get_verify_result(ssl) : X509_V_OK;
-    const char *text = why != X509_V_OK ? X509_verify_cert_error_string(why)
-                                        : ERR_reason_error_string(ERR_peek_last_error());
-    ERR_clear_error();
-    return vg_err_set(err, VG_UNAVAILABLE, "no TLS with %s: %s", u->host,
-                      text ? text : "the connection broke");
-}
-
-static int secure(struct conn *c, const struct url *u, struct vg_err *err) {
-    c->ctx = SSL_CTX_new(TLS_client_method());
-    if (!c->ctx || SSL_CTX_set_default_verify_paths(c->ctx) != 1 ||
-        SSL_CTX_set_min_proto_version(c->ctx, TLS1_2_VERSION) != 1 || !(c->ssl = SSL_new(c->ctx)))
-        return tls_failed(u, NULL, err);
-    SSL_set_verify(c->ssl, SSL_VERIFY_PEER, NULL);
-    if (SSL_set1_host(c->ssl, u->host) != 1 || SSL_set_tlsext_host_name(c->ssl, u->host) != 1 ||
-        SSL_set_fd(c->ssl, c->fd) != 1 || SSL_connect(c->ssl) != 1)
-        return tls_failed(u, c->ssl, err);
-    return 0;
-}
-
-static int write_all(struct conn *c, const char *p, size_t n) {
-    while (n) {
-        ssize_t k = c->ssl ? SSL_write(c->ssl, p, (int)n) : send(c->fd, p, n, MSG_NOSIGNAL);
-        if (k <= 0)
-            return -EIO;
-        p += k;
-        n -= (size_t)k;
-    }
-    return 0;
-}
-
-/* More bytes into c->in. 0: the end. */
-static ssize_t more(struct conn *c) {
-    uint8_t *p = vg_buf_reserve(&c->in, 64u << 10);
-    if (!p)
-        return -ENOMEM;
-    ssize_t n = c->ssl ? SSL_read(c->ssl, p, 64 << 10) : recv(c->fd, p, 64u << 10, 0);
-    if (n < 0)
-        return c->ssl ? 0 : -errno;
-    vg_buf_commit(&c->in, (size_t)n);
-    c->end = n == 0;
-    return n;
-}
-
-/* A line without its end into `out`; too long or cut: -EBADMSG. */
-static int line(struct conn *c, char *out, size_t max) {
-    for (;;) {
-        size_t n = vg_buf_len(&c->in);
-        uint8_t *p = n ? vg_buf_data(&c->in) : NULL, *nl = n ? memchr(p, '\n', n) : NULL;
-        if (nl) {
-            size_t len = (size_t)(nl - p);
-            size_t text = len && nl[-1] == '\r' ? len - 1 : len;
-            if (text >= max || memchr(p, '\0', text))
-                return -EBADMSG;
-            memcpy(out, p, text);
-            out[text] = '\0';
-            vg_buf_consume(&c->in, len + 1);
-            return 0;
-        }
-        if (n > HEAD_MAX)
-            return -EBADMSG;
-        ssize_t k = more(c);
-        if (k <= 0)
-            return k < 0 ? (int)k : -EBADMSG;
-    }
-}
+#define HEADERS_MAX 200
+#define SEND_PIECE (256u << 10)
 
 struct body {
     int fd;
@@ -167,10 +26,10 @@ static int put(struct body *b, const void *data, size_t n) {
     return b->out ? vg_buf_append(b->out, data, n) : 0;
 }
 
-static int copy(struct conn *c, uint64_t n, struct body *b) {
+static int copy(struct vg_http *c, uint64_t n, struct body *b) {
     while (n) {
         if (vg_buf_len(&c->in) == 0) {
-            ssize_t k = more(c);
+            ssize_t k = vg_http_more(c);
             if (k <= 0)
                 return k < 0 ? (int)k : -EBADMSG; /* cut short */
         }
@@ -184,10 +43,10 @@ static int copy(struct conn *c, uint64_t n, struct body *b) {
     return 0;
 }
 
-static int copy_chunks(struct conn *c, struct body *b) {
+static int copy_chunks(struct vg_http *c, struct body *b) {
     char text[256];
     for (;;) {
-        int r = line(c, text, sizeof(text));
+        int r = vg_http_line(c, text, sizeof(text));
         if (r < 0)
             return r;
         char *end;
@@ -199,7 +58,7 @@ static int copy_chunks(struct conn *c, struct body *b) {
             return 0;
         r = copy(c, n, b);
         if (r == 0)
-            r = line(c, text, sizeof(text));
+            r = vg_http_line(c, text, sizeof(text));
         if (r < 0)
             return r;
         if (text[0])
@@ -207,25 +66,21 @@ static int copy_chunks(struct conn *c, struct body *b) {
     }
 }
 
-static int copy_rest(struct conn *c, struct body *b) {
+static int copy_rest(struct vg_http *c, struct body *b) {
     for (;;) {
         int r = copy(c, vg_buf_len(&c->in), b);
         if (r < 0)
             return r;
-        ssize_t k = more(c);
+        ssize_t k = vg_http_more(c);
         if (k <= 0)
             return (int)k;
     }
 }
 
 struct head {
-    bool chunked, has_length;
+    bool chunked, has_length, close;
     uint64_t length;
 };
-
-static void keep(const char *value, char *out, size_t n) {
-    snprintf(out, n, "%s", value);
-}
 
 static int header(char *text, struct head *h, struct vg_http_answer *a) {
     char *colon = strchr(text, ':');
@@ -234,92 +89,181 @@ static int header(char *text, struct head *h, struct vg_http_answer *a) {
     *colon = '\0';
     const char *value = colon + 1 + strspn(colon + 1, " \t");
     if (strcasecmp(text, "content-length") == 0) {
+        uint64_t n;
+        if (vg_parse_u64(value, &n) < 0 || (h->has_length && n != h->length))
+            return -EBADMSG; /* two lengths: somebody is being deceived */
         h->has_length = true;
-        return vg_parse_u64(value, &h->length) < 0 ? -EBADMSG : 0;
+        h->length = n;
+        return 0;
     }
     if (strcasecmp(text, "transfer-encoding") == 0) {
         h->chunked = strcasecmp(value, "chunked") == 0;
         return h->chunked ? 0 : -EBADMSG;
     }
-    if (strcasecmp(text, "location") == 0)
-        keep(value, a->location, sizeof(a->location));
-    else if (strcasecmp(text, "www-authenticate") == 0)
-        keep(value, a->authenticate, sizeof(a->authenticate));
-    else if (strcasecmp(text, "content-type") == 0)
-        keep(value, a->content_type, sizeof(a->content_type));
-    else if (strcasecmp(text, "docker-content-digest") == 0)
-        keep(value, a->digest, sizeof(a->digest));
+    const struct {
+        const char *name;
+        char *out;
+        size_t n;
+    } kept[] = {{"location", a->location, sizeof(a->location)},
+                {"www-authenticate", a->authenticate, sizeof(a->authenticate)},
+                {"content-type", a->content_type, sizeof(a->content_type)},
+                {"docker-content-digest", a->digest, sizeof(a->digest)},
+                {"etag", a->etag, sizeof(a->etag)}};
+    for (size_t i = 0; i < VG_COUNT(kept); i++)
+        if (strcasecmp(text, kept[i].name) == 0)
+            snprintf(kept[i].out, kept[i].n, "%s", value);
+    if (strcasecmp(text, "connection") == 0 && strcasecmp(value, "close") == 0)
+        h->close = true;
     return 0;
 }
 
-static int receive(struct conn *c, int fd, struct vg_buf *out, uint64_t max,
-                   struct vg_http_answer *a) {
-    vg_auto_free char *text = vg_alloc(HEAD_MAX);
-    struct head h = {0};
-    int major, minor;
-    if (!text)
-        return -ENOMEM;
-    int r = line(c, text, HEAD_MAX);
+static int receive_head(struct vg_http *c, struct head *h, struct vg_http_answer *a) {
+    vg_auto_free char *text = vg_alloc(VG_HTTP_HEAD_MAX);
+    int major, minor, r = text ? vg_http_line(c, text, VG_HTTP_HEAD_MAX) : -ENOMEM;
     if (r < 0)
         return r;
-    if (sscanf(text, "HTTP/%d.%d %3d", &major, &minor, &a->status) != 3)
+    if (sscanf(text, "HTTP/%d.%d %3d", &major, &minor, &a->status) != 3 || a->status < 100)
         return -EBADMSG;
+    h->close = major != 1 || minor == 0;
     for (unsigned n = 0; r == 0; n++) {
-        r = line(c, text, HEAD_MAX);
+        r = vg_http_line(c, text, VG_HTTP_HEAD_MAX);
         if (r < 0 || !text[0])
             break;
-        r = n < 200 ? header(text, &h, a) : -EBADMSG;
+        r = n < HEADERS_MAX ? header(text, h, a) : -EBADMSG;
     }
-    if (r < 0)
-        return r;
-    bool good = a->status == 200;
-    struct body b = {.fd = good ? fd : -1, .out = out, .left = good ? max : ERROR_BODY_MAX};
-    r = h.chunked ? copy_chunks(c, &b) : h.has_length ? copy(c, h.length, &b) : copy_rest(c, &b);
-    return !good && r == -EFBIG ? 0 : r;
-}
-
-static int exchange(struct conn *c, const struct url *u, const char *auth, const char *accept) {
-    struct vg_buf q = {0};
-    int r = vg_buf_printf(
-        &q, "GET %s HTTP/1.1\r\nHost: %s%s%s\r\nUser-Agent: virga\r\nConnection: close\r\n",
-        u->path, u->host, strcmp(u->port, u->tls ? "443" : "80") ? ":" : "",
-        strcmp(u->port, u->tls ? "443" : "80") ? u->port : "");
-    if (r == 0 && accept)
-        r = vg_buf_printf(&q, "Accept: %s\r\n", accept);
-    if (r == 0 && auth)
-        r = vg_buf_printf(&q, "Authorization: %s\r\n", auth);
-    if (r == 0)
-        r = vg_buf_append(&q, "\r\n", 2);
-    if (r == 0)
-        r = write_all(c, (char *)vg_buf_data(&q), vg_buf_len(&q));
-    vg_buf_done(&q);
     return r;
 }
 
-int vg_http_get(const char *url, const char *auth, const char *accept, int fd, struct vg_buf *out,
-                uint64_t max, struct vg_http_answer *ret, struct vg_err *err) {
-    struct conn c = {.fd = -1};
-    struct url u;
-    *ret = (struct vg_http_answer){0};
-    int r = parse_url(url, &u, err);
-    if (r == 0)
-        r = dial(&c, &u, err);
-    if (r == 0 && u.tls)
-        r = secure(&c, &u, err);
-    if (r == 0 &&
-        ((r = exchange(&c, &u, auth, accept)) < 0 || (r = receive(&c, fd, out, max, ret)) < 0)) {
-        if (r == -EBADMSG)
-            vg_err_set(err, VG_UNAVAILABLE, "%s gave an answer that is cut short or no HTTP",
-                       u.host);
-        else if (r == -EFBIG)
-            vg_err_set(err, VG_TOO_BIG, "%s sends more than it said", u.host);
-        else
-            vg_err_sys(err, r == -EAGAIN ? -ETIMEDOUT : r, "%s does not answer", u.host);
-        r = err->code;
+static int receive(struct vg_http *c, const struct vg_http_req *q, struct vg_http_answer *a) {
+    struct head h;
+    int r;
+    do { /* 100 Continue and the like come before the answer */
+        h = (struct head){0};
+        *a = (struct vg_http_answer){0};
+        r = receive_head(c, &h, a);
+    } while (r == 0 && a->status < 200);
+    if (r < 0)
+        return r;
+    bool good = a->status == 200, head = q->method && strcmp(q->method, "HEAD") == 0;
+    struct body b = {
+        .fd = good ? q->fd : -1, .out = q->out, .left = good ? q->max : ERROR_BODY_MAX};
+    uint64_t room = b.left;
+    if (head || a->status == 204 || a->status == 304)
+        a->length = h.length;
+    else if (h.chunked)
+        r = copy_chunks(c, &b);
+    else if (h.has_length)
+        r = copy(c, h.length, &b);
+    else {
+        r = copy_rest(c, &b);
+        h.close = true;
     }
-    SSL_free(c.ssl);
-    SSL_CTX_free(c.ctx);
-    vg_buf_done(&c.in);
-    vg_close(&c.fd);
+    if (!head)
+        a->length = room - b.left;
+    if (h.close || r < 0 || vg_buf_len(&c->in))
+        vg_http_hang_up(c);
+    else
+        c->used = true;
+    return !good && r == -EFBIG ? 0 : r;
+}
+
+static int send_file(struct vg_http *c, const struct vg_http_req *q) {
+    vg_auto_free uint8_t *piece = vg_alloc(SEND_PIECE);
+    if (!piece)
+        return -ENOMEM;
+    int r = 0;
+    for (uint64_t at = 0; r == 0 && at < q->body_len;) {
+        size_t want = (size_t)VG_MIN(q->body_len - at, (uint64_t)SEND_PIECE);
+        ssize_t n = pread(q->body_fd, piece, want, (off_t)(q->body_off + at));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return n < 0 ? -errno : -EBADF; /* it is shorter than was said */
+        r = vg_http_write(c, piece, (size_t)n);
+        at += (uint64_t)n;
+    }
+    return r;
+}
+
+static int send_request(struct vg_http *c, const struct vg_http_req *q) {
+    struct vg_buf b = {0};
+    const char *method = q->method ? q->method : "GET";
+    int r = vg_buf_printf(&b, "%s %s HTTP/1.1\r\nHost: %s\r\nUser-Agent: virga\r\n", method,
+                          q->target ? q->target
+                          : c->path ? c->path
+                                    : "/",
+                          c->authority);
+    if (r == 0 && q->headers)
+        r = vg_buf_append(&b, q->headers, strlen(q->headers));
+    if (r == 0 && (q->body_len || strcmp(method, "PUT") == 0 || strcmp(method, "POST") == 0))
+        r = vg_buf_printf(&b, "Content-Length: %llu\r\n", (unsigned long long)q->body_len);
+    if (r == 0)
+        r = vg_buf_append(&b, "\r\n", 2);
+    if (r == 0)
+        r = vg_http_write(c, vg_buf_data(&b), vg_buf_len(&b));
+    vg_buf_done(&b);
+    if (r == 0 && q->body)
+        return vg_http_write(c, q->body, (size_t)q->body_len);
+    return r == 0 && q->body_len ? send_file(c, q) : r;
+}
+
+static int explain(const struct vg_http *h, int r, struct vg_err *err) {
+    if (r == -EBADMSG)
+        return vg_err_set(err, VG_UNAVAILABLE, "%s gave an answer that is cut short or no HTTP",
+                          h->authority);
+    if (r == -EFBIG)
+        return vg_err_set(err, VG_TOO_BIG, "%s sends more than it said", h->authority);
+    if (r == -EAGAIN || r == -ETIMEDOUT)
+        return vg_err_set(err, VG_TIMEOUT, "%s does not answer", h->authority);
+    if (r == -EPIPE || r == -ECONNRESET)
+        return vg_err_set(err, VG_UNAVAILABLE, "%s broke the connection", h->authority);
+    return vg_err_sys(err, r, "cannot talk to %s", h->authority);
+}
+
+int vg_http_do(struct vg_http *h, const struct vg_http_req *q, struct vg_http_answer *ret,
+               struct vg_err *err) {
+    for (;;) {
+        *ret = (struct vg_http_answer){0};
+        int r = vg_http_connect(h, err);
+        if (r < 0)
+            return r;
+        bool kept = h->used;
+        r = send_request(h, q);
+        if (r == 0)
+            r = receive(h, q, ret);
+        if (r == 0)
+            return 0;
+        vg_http_hang_up(h);
+        /* servers close what is idle: that says nothing about this request, as long as not a byte
+           of an answer came */
+        if (!kept || ret->status || (r != -EPIPE && r != -ECONNRESET && r != -EBADMSG))
+            return explain(h, r, err);
+    }
+}
+
+int vg_http_get(const char *url, const struct vg_http_conf *conf, const char *auth,
+                const char *accept, int fd, struct vg_buf *out, uint64_t max,
+                struct vg_http_answer *ret, struct vg_err *err) {
+    struct vg_http *h;
+    struct vg_buf lines = {0};
+    *ret = (struct vg_http_answer){0};
+    int r = vg_http_open(url, conf, &h, err);
+    if (r < 0)
+        return r;
+    int e = vg_buf_printf(&lines, "Connection: close\r\n");
+    if (e == 0 && accept)
+        e = vg_buf_printf(&lines, "Accept: %s\r\n", accept);
+    if (e == 0 && auth)
+        e = vg_buf_printf(&lines, "Authorization: %s\r\n", auth);
+    if (e == 0)
+        e = vg_buf_append(&lines, "", 1);
+    struct vg_http_req q = VG_HTTP_REQ_INIT;
+    q.headers = (char *)vg_buf_data(&lines);
+    q.fd = fd;
+    q.out = out;
+    q.max = max;
+    r = e < 0 ? vg_err_sys(err, e, "cannot ask") : vg_http_do(h, &q, ret, err);
+    vg_buf_done(&lines);
+    vg_http_close(h);
     return r;
 }

@@ -1,6 +1,6 @@
 /* Images from a registry (the OCI distribution protocol): manifests and blobs by GET, tokens where
-   it asks for them, names and passwords as `docker login` keeps them. Plain HTTP only to this
-   machine. */
+   it asks for them, names and passwords as `docker login` keeps them, authorities as Docker's
+   daemon does. Plain HTTP only to this machine. */
 #include "base/cleanup.h"
 #include "base/mem.h"
 #include "base/util.h"
@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 #define REDIRECTS_MAX 5
 #define BLOB_MAX (UINT64_C(1) << 40)
@@ -22,8 +23,9 @@
 struct registry {
     char host[256], repo[256], tag[160];
     char scheme[8];
-    char *auth;  /* owned; what the last request needed */
-    char *login; /* owned; "Basic …" or NULL */
+    char *auth;   /* owned; what the last request needed */
+    char *login;  /* owned; "Basic …" or NULL */
+    char ca[600]; /* a file of certificates to trust, or "" */
 };
 
 static bool is_here(const char *host) {
@@ -55,7 +57,6 @@ static int parse_ref(const char *ref, struct registry *g, struct vg_err *err) {
         snprintf(g->tag, sizeof(g->tag), "latest");
     if (hub)
         snprintf(g->host, sizeof(g->host), "registry-1.docker.io");
-    snprintf(g->scheme, sizeof(g->scheme), "%s", is_here(g->host) ? "http" : "https");
     static const char good[] = "abcdefghijklmnopqrstuvwxyz0123456789._-/";
     if (!g->repo[0] || !g->tag[0] || strspn(g->repo, good) != strlen(g->repo) ||
         strstr(g->repo, "..") ||
@@ -69,6 +70,41 @@ static int parse_ref(const char *ref, struct registry *g, struct vg_err *err) {
     return 0;
 }
 
+/* What was named, else where Docker looks. A registry of this machine speaks plain HTTP unless
+   there is an authority for it. */
+static void find_authority(struct registry *g, const char *ca) {
+    const char *home = getenv("HOME");
+    const char *const tops[] = {"/etc", home ? home : "/nowhere"};
+    for (size_t i = 0; !ca && i < VG_COUNT(tops); i++) {
+        snprintf(g->ca, sizeof(g->ca), "%s/%s/certs.d/%s/ca.crt", tops[i],
+                 i ? ".config/docker" : "docker", g->host);
+        if (access(g->ca, R_OK) == 0)
+            ca = g->ca;
+    }
+    if (ca != g->ca)
+        snprintf(g->ca, sizeof(g->ca), "%s", ca ? ca : "");
+    snprintf(g->scheme, sizeof(g->scheme), "%s", is_here(g->host) && !g->ca[0] ? "http" : "https");
+}
+
+static struct vg_http_conf http_conf(const struct registry *g) {
+    return (struct vg_http_conf){.ca = g->ca[0] ? g->ca : NULL};
+}
+
+/* The entry for a host: `docker login` writes the name, older ones an address. */
+static const json_t *login_of(const json_t *auths, const char *host) {
+    static const char *const forms[] = {"%s", "https://%s", "https://%s/v1/", "https://%s/v2/"};
+    if (strcmp(host, "registry-1.docker.io") == 0)
+        return json_object_get(auths, "https://index.docker.io/v1/");
+    for (size_t i = 0; i < VG_COUNT(forms); i++) {
+        char key[300];
+        snprintf(key, sizeof(key), forms[i], host);
+        const json_t *found = json_object_get(auths, key);
+        if (found)
+            return found;
+    }
+    return NULL;
+}
+
 /* ~/.docker/config.json: {"auths": {"host": {"auth": "base64"}}} */
 static void find_login(struct registry *g) {
     const char *home = getenv("HOME"), *dir = getenv("DOCKER_CONFIG");
@@ -80,10 +116,8 @@ static void find_login(struct registry *g) {
     if (!path || vg_read_file(path, 1u << 20, &text, &n) < 0)
         return;
     json_t *j = json_loads(text, 0, NULL);
-    const char *key =
-        strcmp(g->host, "registry-1.docker.io") == 0 ? "https://index.docker.io/v1/" : g->host;
-    const char *auth = json_string_value(
-        json_object_get(json_object_get(json_object_get(j, "auths"), key), "auth"));
+    const char *auth =
+        json_string_value(json_object_get(login_of(json_object_get(j, "auths"), g->host), "auth"));
     if (auth && !strpbrk(auth, "\r\n"))
         g->login = vg_fmt("Basic %s", auth);
     json_decref(j);
@@ -117,6 +151,7 @@ static int get_token(struct registry *g, const char *challenge, struct vg_err *e
     char realm[1024], service[512] = "", scope[512];
     struct vg_buf url = {0}, body = {0};
     struct vg_http_answer a;
+    const struct vg_http_conf conf = http_conf(g);
     if (strncasecmp(challenge, "basic", 5) == 0 && g->login) {
         free(g->auth);
         g->auth = vg_strdup(g->login);
@@ -147,7 +182,8 @@ static int get_token(struct registry *g, const char *challenge, struct vg_err *e
     if (r < 0)
         vg_err_sys(err, r, "cannot ask for a token");
     else
-        r = vg_http_get((char *)vg_buf_data(&url), g->login, NULL, -1, &body, 1u << 20, &a, err);
+        r = vg_http_get((char *)vg_buf_data(&url), &conf, g->login, NULL, -1, &body, 1u << 20, &a,
+                        err);
     if (r == 0 && a.status != 200)
         r = vg_err_set(err, VG_FORBIDDEN, "%s gives no token for %s: status %d", g->host, g->repo,
                        a.status);
@@ -178,12 +214,13 @@ static int get(struct registry *g, const char *path, const char *accept, int fd,
                uint64_t max, struct vg_http_answer *a, struct vg_err *err) {
     char url[VG_HTTP_URL_MAX], next[VG_HTTP_URL_MAX];
     snprintf(url, sizeof(url), "%s://%s/v2/%s/%s", g->scheme, g->host, g->repo, path);
+    const struct vg_http_conf conf = http_conf(g);
     bool asked = false;
     char first[VG_HTTP_URL_MAX];
     snprintf(first, sizeof(first), "%s", url);
     for (int n = 0; n < REDIRECTS_MAX; n++) {
         bool ours = same_host(url, first);
-        int r = vg_http_get(url, ours ? g->auth : NULL, accept, fd, out, max, a, err);
+        int r = vg_http_get(url, &conf, ours ? g->auth : NULL, accept, fd, out, max, a, err);
         if (r < 0)
             return r;
         if (a->status == 401 && ours && !asked) {
@@ -271,13 +308,14 @@ static int resolve(struct registry *g, char digest[72], struct vg_err *err) {
     return r;
 }
 
-int vg_oci_pull(const char *ref, const char *platform, struct vg_estore *store,
+int vg_oci_pull(const char *ref, const char *platform, const char *ca, struct vg_estore *store,
                 struct vg_ftree **ret, char **ret_config, struct vg_err *err) {
     struct registry g = {0};
     struct vg_oci o = {.blob = registry_blob, .user = &g, .platform = platform};
     char digest[72];
     int r = parse_ref(ref, &g, err);
     if (r == 0) {
+        find_authority(&g, ca);
         find_login(&g);
         r = resolve(&g, digest, err);
     }

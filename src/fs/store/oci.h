@@ -23,8 +23,9 @@ int vg_oci_unpack(const struct vg_oci *o, const json_t *descriptor, struct vg_es
 /* A layout folder, or an archive (tar) of one. `name` gets the image's own, or "". */
 int vg_oci_import(const char *path, const char *platform, struct vg_estore *store,
                   struct vg_ftree **ret, char **ret_config, char name[256], struct vg_err *err);
-/* host[:port]/repository[:tag][@digest], with Docker's short forms. */
-int vg_oci_pull(const char *ref, const char *platform, struct vg_estore *store,
+/* host[:port]/repository[:tag][@digest], with Docker's short forms. `ca`: a file of certificates to
+   trust besides the system's; NULL: what Docker has in its certs.d for that host, if anything. */
+int vg_oci_pull(const char *ref, const char *platform, const char *ca, struct vg_estore *store,
                 struct vg_ftree **ret, char **ret_config, struct vg_err *err);
 /* Writes the tree as an archive with one layer. `config`: the image's, or NULL. */
 int vg_oci_export(struct vg_ftree *t, struct vg_estore *store, const char *config, const char *name,
