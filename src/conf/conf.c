@@ -77,7 +77,22 @@ int vg_conf_default(struct vg_conf *ret) {
     return 0;
 }
 
+static int check_store(struct parse *p, const yaml_node_t *root, const struct vg_conf *c) {
+    if (c->env.store && *c->env.store && strncmp(c->env.store, "s3://", 5) != 0)
+        return parse_fail(p, root,
+                          "'env.store' is '%s': write s3://BUCKET/PREFIX, or leave it out to keep "
+                          "environments in virgad's own folder",
+                          c->env.store);
+    if (c->env.endpoint && *c->env.endpoint && strncmp(c->env.endpoint, "https://", 8) != 0 &&
+        strncmp(c->env.endpoint, "http://", 7) != 0)
+        return parse_fail(p, root, "'env.endpoint' is '%s': write https://HOST or http://HOST",
+                          c->env.endpoint);
+    return 0;
+}
+
 static int check_whole(struct parse *p, const yaml_node_t *root, const struct vg_conf *c) {
+    if (check_store(p, root, c) < 0)
+        return p->err->code;
     if (c->heartbeat_usec * 3 > c->lease_usec)
         return parse_fail(
             p, root, "'heartbeat' must be at most a third of 'lease'; lower it or raise 'lease'");
@@ -200,6 +215,11 @@ void vg_conf_done(struct vg_conf *c) {
     vg_strings_done(&c->access.groups);
     vg_strings_done(&c->access.users);
     vg_strings_done(&c->node.libraries);
+    free(c->env.store);
+    free(c->env.endpoint);
+    free(c->env.region);
+    free(c->env.credentials);
+    free(c->env.ca);
     for (size_t i = 0; i < c->n_pools; i++)
         vg_pool_conf_done(&c->pool[i]);
     free(c->pool);

@@ -61,6 +61,13 @@ struct vg_conf {
         struct vg_strings libraries; /* patterns of files; none: what each node finds */
         uint64_t cache_bytes; /* of each user's mirrored files on a node; 0: a tenth of its disk */
     } node;
+    struct {                     /* where environments are kept; owned, NULL: not said */
+        char *store;             /* "s3://bucket/prefix"; none: virgad's own folder */
+        char *endpoint, *region; /* of the bucket */
+        char *credentials;       /* a file; none: AWS_ACCESS_KEY_ID and so on */
+        char *ca;                /* a file of certificates to trust, too */
+        uint64_t cache_bytes;    /* of a user's contents beside virgad; 0: no limit */
+    } env;
     uint64_t lease_usec;       /* how long a node may run tasks without hearing from us */
     uint64_t heartbeat_usec;   /* how often it reports; at most a third of the lease */
     uint64_t node_cert_usec;   /* how long a node's certificate lives; renewed at two thirds */

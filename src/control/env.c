@@ -186,13 +186,28 @@ static void program(char out[4096]) {
         snprintf(out, 4096, "virga");
 }
 
+/* What it is told of the bucket, if there is one: appended to its arguments. */
+static void add_bucket(const struct vg_conf *conf, char **argv, size_t n, char cache[32]) {
+    const char *const said[][2] = {
+        {"--bucket", conf->env.store},  {"--endpoint", conf->env.endpoint},
+        {"--region", conf->env.region}, {"--credentials", conf->env.credentials},
+        {"--ca", conf->env.ca},         {"--cache", cache}};
+    snprintf(cache, 32, "%llu", (unsigned long long)conf->env.cache_bytes);
+    for (size_t i = 0; i < VG_COUNT(said); i++)
+        if (said[i][1] && *said[i][1]) {
+            argv[n++] = (char *)said[i][0];
+            argv[n++] = (char *)said[i][1];
+        }
+}
+
 static int spawn(struct vg_envs *e, int fd, struct vg_err *err) {
-    char path[4096], quota[32];
+    char path[4096], quota[32], cache[32];
     vg_auto_free char *dir = vg_home_file(&e->ctl->home, "env");
     program(path);
     snprintf(quota, sizeof quota, "%llu", (unsigned long long)e->ctl->conf.limits.env_bytes);
-    char *argv[] = {path, (char *)"envd",    (char *)"--fd", (char *)"3", (char *)"--dir",
-                    dir,  (char *)"--quota", quota,          NULL};
+    char *argv[24] = {path, (char *)"envd",    (char *)"--fd", (char *)"3", (char *)"--dir",
+                      dir,  (char *)"--quota", quota};
+    add_bucket(&e->ctl->conf, argv, 8, cache);
     uv_stdio_container_t io[4] = {{.flags = UV_IGNORE},
                                   {.flags = UV_INHERIT_FD, .data.fd = 2},
                                   {.flags = UV_INHERIT_FD, .data.fd = 2},

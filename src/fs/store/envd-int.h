@@ -46,9 +46,14 @@ struct vg_envd {
     uv_async_t wake;
     struct vg_conn *conn;
     const char *dir;
-    uint64_t quota_bytes;
+    uint64_t quota_bytes, cache_bytes;
+    struct vg_s3 *bucket; /* owned; NULL: everything is kept here */
+    struct vg_err broken; /* msg[0]: there should be a bucket and cannot be one */
+    pthread_mutex_t claiming;
+    bool claimed; /* under it: the bucket is known to be ours */
     pthread_mutex_t lock;
     pthread_cond_t pinned; /* a pin came or went */
+    pthread_cond_t opened; /* a store is open now, or could not be opened */
     struct vg_map stores;  /* user -> struct vg_envstore, owned */
     struct vg_map trees;   /* its key -> struct vg_envtree, owned */
     struct vg_map pins;    /* task -> struct vg_pin, owned */
@@ -58,7 +63,7 @@ struct vg_envd {
 };
 struct vg_envstore {
     char user[VG_ENV_NAME_MAX + 1];
-    struct vg_estore *s;
+    struct vg_estore *s; /* NULL: being opened, by one thread */
 };
 struct vg_envtree {
     char key[VG_TREE_KEY]; /* machine and user */

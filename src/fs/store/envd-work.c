@@ -15,36 +15,71 @@ static bool user_good(const char *user) {
     return user && *user && *user != '.' && !strchr(user, '/') && strlen(user) <= VG_ENV_NAME_MAX;
 }
 
+/* One that is asked for while another is under way follows it: that one may not have seen why. */
 void vg_envd_collect(struct vg_estore *s) {
     struct vg_egc_stat st;
-    struct vg_err err = VG_ERR_INIT;
-    if (vg_estore_gc(s, &st, &err) < 0 && err.code != -EBUSY)
-        vg_warn("%s", err.msg);
-    else if (!err.code && st.removed)
-        vg_info("collected objects=%llu bytes=%llu", (unsigned long long)st.removed,
-                (unsigned long long)st.removed_bytes);
+    do {
+        struct vg_err err = VG_ERR_INIT;
+        st = (struct vg_egc_stat){0};
+        if (vg_estore_gc(s, &st, &err) < 0 && err.code != -EBUSY)
+            vg_warn("%s", err.msg);
+        else if (!err.code && st.removed)
+            vg_info("collected objects=%llu bytes=%llu", (unsigned long long)st.removed,
+                    (unsigned long long)st.removed_bytes);
+    } while (st.again);
 }
 
-/* Opened under the lock: a store is never open twice. */
+/* Once; it tells which users have something in the bucket. */
+static int claim(struct vg_envd *d, struct vg_err *err) {
+    if (d->broken.msg[0]) {
+        *err = d->broken;
+        return err->code;
+    }
+    if (!d->bucket)
+        return 0;
+    pthread_mutex_lock(&d->claiming); /* who comes second finds what the first has made */
+    int r = d->claimed ? 0 : vg_estore_claim(d->bucket, d->dir, err);
+    d->claimed = r == 0;
+    pthread_mutex_unlock(&d->claiming);
+    return r;
+}
+
+static int open_now(struct vg_envd *d, const char *user, const char *path, struct vg_estore **ret,
+                    struct vg_err *err) {
+    struct vg_estore *s;
+    int r = vg_estore_open(path, d->quota_bytes, &s, err);
+    if (r < 0)
+        return r;
+    if (d->bucket && (r = vg_estore_join(s, d->bucket, user, d->cache_bytes, err)) < 0)
+        vg_estore_close(s);
+    else
+        *ret = s;
+    return r;
+}
+
+/* Locked, and let go of meanwhile, because a bucket may take its time. A store is never open twice:
+   who comes second waits. */
 static struct vg_estore *open_store(struct vg_envd *d, const char *user, const char *path,
                                     struct vg_err *err) {
     struct vg_envstore *e = vg_alloc(sizeof(*e));
-    if (!e) {
-        vg_err_sys(err, -ENOMEM, "cannot open the store");
-        return NULL;
-    }
-    snprintf(e->user, sizeof(e->user), "%s", user);
-    if (vg_estore_open(path, d->quota_bytes, &e->s, err) < 0) {
-        free(e);
-        return NULL;
-    }
-    if (vg_map_put(&d->stores, e->user, e) < 0) {
-        vg_estore_close(e->s);
+    if (e)
+        snprintf(e->user, sizeof(e->user), "%s", user);
+    if (!e || vg_map_put(&d->stores, e->user, e) < 0) {
         free(e);
         vg_err_sys(err, -ENOMEM, "cannot open the store");
         return NULL;
     }
-    return e->s;
+    struct vg_estore *s = NULL;
+    pthread_mutex_unlock(&d->lock);
+    int r = open_now(d, user, path, &s, err);
+    pthread_mutex_lock(&d->lock);
+    e->s = s;
+    if (r < 0) {
+        vg_map_del(&d->stores, e->user);
+        free(e);
+    }
+    pthread_cond_broadcast(&d->opened);
+    return s;
 }
 
 struct vg_estore *vg_envd_store(struct vg_envd *d, const char *user, bool make,
@@ -60,8 +95,12 @@ struct vg_estore *vg_envd_store(struct vg_envd *d, const char *user, bool make,
     }
     struct stat st;
     bool fresh = false;
+    if (claim(d, err) < 0)
+        return NULL;
     pthread_mutex_lock(&d->lock);
-    struct vg_envstore *e = vg_map_get(&d->stores, user);
+    struct vg_envstore *e;
+    while ((e = vg_map_get(&d->stores, user)) && !e->s)
+        pthread_cond_wait(&d->opened, &d->lock);
     struct vg_estore *s = e ? e->s : NULL;
     if (!s && (make || stat(path, &st) == 0)) {
         s = open_store(d, user, path, err);
@@ -132,6 +171,10 @@ int vg_envd_find(struct vg_work *w, struct vg_estore **ret, char owner[VG_ENV_NA
         snprintf(owner, VG_ENV_NAME_MAX + 1, "%s", user);
     struct vg_err why = VG_ERR_INIT;
     struct vg_estore *s = vg_envd_store(w->d, owner, false, &why);
+    if (!s && own && why.reason != VG_NOT_FOUND) {
+        w->err = why;
+        return why.code;
+    }
     /* Whether another's environment exists is nobody's business. */
     if (!s || (!own && !vg_eref_shared(s, name, w->m->user_team ? w->m->user_team : "")))
         return vg_err_set(&w->err, VG_NOT_FOUND,
@@ -169,6 +212,8 @@ static int list_store(struct listing *l, const char *owner) {
 }
 
 static void do_list(struct vg_work *w) {
+    if (claim(w->d, &w->err) < 0)
+        return;
     struct listing l = {.w = w, .list = vg_envlist_new(LIST_MAX)};
     vg_auto_free char *path = vg_fmt("%s/u", w->d->dir);
     int r = l.list && path ? 0 : -ENOMEM;
@@ -191,6 +236,8 @@ static void do_list(struct vg_work *w) {
     w->list = l.list;
     if (r < 0)
         vg_err_sys(&w->err, r, "cannot list the environments");
+    else if (!own && none.reason != VG_NOT_FOUND)
+        w->err = none;
 }
 
 static void do_get(struct vg_work *w) {
@@ -217,7 +264,7 @@ static struct vg_estore *own_store(struct vg_work *w, char name[VG_ENV_NAME_MAX 
         return NULL;
     }
     struct vg_estore *s = vg_envd_store(w->d, w->m->user, false, &w->err);
-    if (!s)
+    if (!s && w->err.reason == VG_NOT_FOUND)
         vg_err_set(&w->err, VG_NOT_FOUND, "there is no environment '%s'", name);
     return s;
 }
@@ -314,6 +361,8 @@ static int drop_dead(void *user, const char *id, const struct vg_eversion *v) {
 }
 
 static void do_tasks(struct vg_work *w) {
+    if (claim(w->d, &w->err) < 0)
+        return;
     vg_auto_free char *path = vg_fmt("%s/u", w->d->dir);
     DIR *dir = path ? opendir(path) : NULL;
     for (struct dirent *e; dir && (e = readdir(dir));) {

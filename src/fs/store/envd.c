@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "fs/store/envd-int.h"
+#include "fs/store/s3.h"
 
 #include <fcntl.h>
 #include <getopt.h>
@@ -179,6 +180,8 @@ static int run(struct vg_envd *d, int fd) {
     d->loop = &loop;
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->pinned, NULL);
+    pthread_cond_init(&d->opened, NULL);
+    pthread_mutex_init(&d->claiming, NULL);
     vg_list_init(&d->answers);
     if (uv_loop_init(&loop) < 0 || uv_async_init(&loop, &d->wake, on_wake) < 0) {
         vg_error("cannot start a loop");
@@ -194,20 +197,69 @@ static int run(struct vg_envd *d, int fd) {
     return 0;
 }
 
+struct where { /* what is kept in a bucket, and how it is reached */
+    const char *url, *endpoint, *region, *credentials, *ca;
+};
+
+static int open_bucket(struct vg_envd *d, const struct where *w, struct vg_err *err) {
+    struct vg_s3_conf c = {0};
+    if (!w->url)
+        return 0;
+    int r = vg_s3_conf_url(&c, w->url, err);
+    if (r == 0)
+        r = vg_s3_conf_credentials(&c, w->credentials, err);
+    snprintf(c.endpoint, sizeof(c.endpoint), "%s", w->endpoint ? w->endpoint : "");
+    snprintf(c.auth.region, sizeof(c.auth.region), "%s", w->region ? w->region : "");
+    snprintf(c.ca, sizeof(c.ca), "%s", w->ca ? w->ca : "");
+    return r == 0 ? vg_s3_open(&c, &d->bucket, err) : r;
+}
+
+static bool take_option(struct vg_envd *d, struct where *w, int c, uint64_t *fd) {
+    switch (c) {
+    case 'f':
+        return vg_parse_u64(optarg, fd) == 0 && *fd < 1024;
+    case 'q':
+        return vg_parse_u64(optarg, &d->quota_bytes) == 0;
+    case 'm':
+        return vg_parse_u64(optarg, &d->cache_bytes) == 0;
+    case 'd':
+        d->dir = optarg;
+        return true;
+    case 'b':
+        w->url = optarg;
+        return true;
+    case 'e':
+        w->endpoint = optarg;
+        return true;
+    case 'r':
+        w->region = optarg;
+        return true;
+    case 'k':
+        w->credentials = optarg;
+        return true;
+    case 'a':
+        w->ca = optarg;
+        return true;
+    default:
+        return false;
+    }
+}
+
 int vg_envd_main(int argc, char **argv) {
-    static const struct option options[] = {{"fd", required_argument, NULL, 'f'},
-                                            {"dir", required_argument, NULL, 'd'},
-                                            {"quota", required_argument, NULL, 'q'},
-                                            {0}};
+    static const struct option options[] = {
+        {"fd", required_argument, NULL, 'f'},          {"dir", required_argument, NULL, 'd'},
+        {"quota", required_argument, NULL, 'q'},       {"bucket", required_argument, NULL, 'b'},
+        {"endpoint", required_argument, NULL, 'e'},    {"region", required_argument, NULL, 'r'},
+        {"credentials", required_argument, NULL, 'k'}, {"ca", required_argument, NULL, 'a'},
+        {"cache", required_argument, NULL, 'm'},       {0}};
     struct vg_envd d = {0};
+    struct where w = {0};
+    struct vg_err err = VG_ERR_INIT;
     uint64_t fd = UINT64_MAX;
     vg_log_init("virga-envd");
     optind = 1;
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;)
-        if (c == 'd')
-            d.dir = optarg;
-        else if (!(c == 'f' && vg_parse_u64(optarg, &fd) == 0 && fd < 1024) &&
-                 !(c == 'q' && vg_parse_u64(optarg, &d.quota_bytes) == 0))
+        if (!take_option(&d, &w, c, &fd))
             return 2;
     if (!d.dir || fd == UINT64_MAX) {
         vg_error("virga envd is started by virgad: --fd N --dir DIR");
@@ -219,5 +271,8 @@ int vg_envd_main(int argc, char **argv) {
         vg_error("cannot have the store %s: %s", d.dir, strerror(-lock));
         return 1;
     }
+    if (open_bucket(&d, &w, &err) < 0) /* requests are told, too */
+        vg_error("%s", err.msg);
+    d.broken = err;
     return run(&d, (int)fd);
 }

@@ -10,7 +10,7 @@
 #include "base/cleanup.h"
 #include "base/mem.h"
 #include "base/util.h"
-#include "fs/store/estore-int.h"
+#include "fs/store/estore-bucket.h"
 #include "fs/store/snaprec.h"
 
 #include <dirent.h>
@@ -126,25 +126,34 @@ static void sweep_one(struct vg_estore *s, int dir, const char *name, uint64_t l
     pthread_mutex_unlock(&s->lock);
 }
 
-static int sweep(struct mark *m, uint64_t limit, struct vg_egc_stat *st) {
-    for (unsigned k = 0; k < 512; k++) {
-        char path[16], key[66] = {k < 256 ? 'd' : 'r'};
-        snprintf(path, sizeof(path), "%s/%02x", k < 256 ? "dat" : "rec", k % 256);
-        int fd = openat(m->store->dir, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        DIR *d = fd < 0 ? NULL : fdopendir(fd);
-        if (!d)
-            return -errno;
-        for (struct dirent *e; (e = readdir(d));) {
-            size_t n = strlen(e->d_name);
-            if (n != 64)
-                continue;
-            memcpy(key + 1, e->d_name, 65);
-            if (!vg_map_get(&m->seen, key))
-                sweep_one(m->store, fd, e->d_name, limit, st);
-        }
-        closedir(d);
-    }
+struct sweep {
+    struct mark *m;
+    uint64_t limit;
+    struct vg_egc_stat *st;
+    const char *top;
+};
+
+static int sweep_name(void *user, int dir, const char *name) {
+    struct sweep *w = user;
+    char key[66] = {strstr(w->top, "dat") ? 'd' : 'r'};
+    memcpy(key + 1, name, 65);
+    if (vg_map_get(&w->m->seen, key))
+        return 0;
+    if (w->m->store->bucket)
+        return vg_eb_sweep(w->m->store, key[0] == 'd' ? "dat" : "rec", name, w->limit, w->st);
+    sweep_one(w->m->store, dir, name, w->limit, w->st);
     return 0;
+}
+
+static int sweep(struct mark *m, uint64_t limit, struct vg_egc_stat *st) {
+    static const char *const tops[] = {"dat", "rec", "up/dat", "up/rec"};
+    struct sweep w = {.m = m, .limit = limit, .st = st};
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < (m->store->bucket ? 4 : 2); i++) {
+        w.top = tops[i];
+        r = vg_e_each_name(m->store, w.top, sweep_name, &w);
+    }
+    return r;
 }
 
 /* The number must be on disk before anything carries the next one. */
@@ -155,6 +164,7 @@ static int next_gen(struct vg_estore *s, uint64_t *ret_limit) {
         return -ENOMEM;
     pthread_mutex_lock(&s->lock);
     snprintf(text, sizeof(text), "%llu\n", (unsigned long long)s->gen + 1);
+    s->collect_again = s->collecting;
     int r = s->collecting ? -EBUSY : vg_write_file(path, text, strlen(text), 0600);
     if (r == 0) {
         *ret_limit = ++s->gen;
@@ -174,15 +184,21 @@ int vg_estore_gc(struct vg_estore *s, struct vg_egc_stat *ret, struct vg_err *er
     if (r < 0)
         return vg_err_sys(err, r, "cannot collect what no environment needs");
     *err = VG_ERR_INIT;
-    r = mark_roots(&m);
+    r = vg_eb_compare(s, err); /* what is only in the bucket counts, too */
+    if (r == 0)
+        r = mark_roots(&m);
     if (r == 0)
         r = walk_all(&m);
     if (r == 0)
         r = sweep(&m, limit, &st);
+    if (r == 0)
+        vg_eb_delete_swept(s);
     st.marked = m.n;
     mark_done(&m);
     pthread_mutex_lock(&s->lock);
     s->collecting = false;
+    ret->again = st.again = s->collect_again;
+    s->collect_again = false;
     pthread_mutex_unlock(&s->lock);
     if (r < 0 && err->msg[0])
         return vg_err_wrap(err, "nothing was collected");

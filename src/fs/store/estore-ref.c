@@ -2,7 +2,7 @@
 #include "base/cleanup.h"
 #include "base/mem.h"
 #include "base/util.h"
-#include "fs/store/estore-int.h"
+#include "fs/store/estore-bucket.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 
 #define TEAMS_MAX (64u << 10)
-#define FOLDER_MAX (3 * VG_ENV_NAME_MAX + 8)
+#define FOLDER_MAX VG_E_FOLDER_MAX
 
 void vg_eversion_done(struct vg_eversion *v) {
     free(v->config);
@@ -197,8 +197,28 @@ static int newest(struct vg_estore *s, const char *folder, uint32_t *ret) {
     return 0;
 }
 
-static int add_locked(struct vg_estore *s, const char *name, struct vg_eversion *v) {
+int vg_e_version_check(const char *text) {
+    struct vg_eversion v;
+    vg_auto_free char *own = vg_strdup(text);
+    int r = own ? parse(own, &v) : -ENOMEM;
+    if (r == 0)
+        vg_eversion_done(&v);
+    return r;
+}
+
+/* In the bucket first: what is only there is found by the next collection; what is only here could
+   be lost. */
+static int keep(struct vg_estore *s, const char *below, struct vg_buf *b, struct vg_err *err) {
+    const char *data = b->base ? (const char *)vg_buf_data(b) : "";
+    vg_auto_free char *path = full(s, below);
+    int r = path ? vg_eb_put_ref(s, below, data, vg_buf_len(b), err) : -ENOMEM;
+    return r == 0 ? vg_write_file(path, data, vg_buf_len(b), 0600) : r;
+}
+
+static int add_next(struct vg_estore *s, const char *name, struct vg_eversion *v,
+                    struct vg_err *err) {
     char folder[FOLDER_MAX], path[FOLDER_MAX + 16];
+    struct vg_buf b = {0};
     uint32_t last;
     folder_of(name, folder);
     if (mkdirat(s->dir, folder, 0700) < 0 && errno != EEXIST)
@@ -206,12 +226,16 @@ static int add_locked(struct vg_estore *s, const char *name, struct vg_eversion 
     int r = newest(s, folder, &last);
     if (r == 0 && last >= VG_ENV_VERSIONS_MAX)
         r = -ENOSPC;
-    if (r < 0)
-        return r;
+    if (r == 0)
+        r = format(v, &b);
     snprintf(path, sizeof(path), "%s/%u", folder, last + 1);
-    r = save(s, path, v);
+    if (r == 0)
+        r = keep(s, path, &b, err);
+    vg_buf_done(&b);
     if (r == 0)
         v->version = last + 1;
+    else if (last == 0)
+        unlinkat(s->dir, folder, AT_REMOVEDIR); /* else it looks like one */
     return r;
 }
 
@@ -221,12 +245,17 @@ int vg_eref_add(struct vg_estore *s, const char *name, struct vg_eversion *v, st
         return r;
     if (v->config && strlen(v->config) > VG_ENV_CONFIG_MAX)
         return vg_err_set(err, VG_TOO_BIG, "the configuration of '%s' is too long", name);
-    r = vg_e_sync(s); /* a version never names what a power cut could still lose */
+    *err = VG_ERR_INIT;
+    r = vg_estore_settle(s, err); /* a version never names what is not safe */
+    if (r == 0)
+        r = vg_e_sync(s);
     if (r == 0) {
-        pthread_mutex_lock(&s->lock);
-        r = add_locked(s, name, v);
-        pthread_mutex_unlock(&s->lock);
+        pthread_mutex_lock(&s->refs);
+        r = add_next(s, name, v, err);
+        pthread_mutex_unlock(&s->refs);
     }
+    if (r < 0 && err->msg[0])
+        return vg_err_wrap(err, "cannot save environment '%s'", name);
     return r < 0 ? vg_err_sys(err, r, "cannot save environment '%s'", name) : 0;
 }
 
@@ -291,7 +320,8 @@ int vg_eref_each(struct vg_estore *s, each_version_fn *each, void *user) {
     return r < 0 ? r : 0;
 }
 
-static int remove_locked(struct vg_estore *s, const char *folder, uint32_t version) {
+static int remove_all(struct vg_estore *s, const char *folder, uint32_t version,
+                      struct vg_err *err) {
     char path[FOLDER_MAX + 16];
     uint32_t last, gone = 0;
     int r = newest(s, folder, &last);
@@ -299,6 +329,8 @@ static int remove_locked(struct vg_estore *s, const char *folder, uint32_t versi
         if (version && version != i)
             continue;
         snprintf(path, sizeof(path), "%s/%u", folder, i);
+        if (faccessat(s->dir, path, F_OK, 0) == 0 && (r = vg_eb_drop_ref(s, path, err)) < 0)
+            break;
         if (unlinkat(s->dir, path, 0) == 0)
             gone++;
         else if (errno != ENOENT)
@@ -308,6 +340,8 @@ static int remove_locked(struct vg_estore *s, const char *folder, uint32_t versi
         return -ENOENT;
     if (r == 0 && newest(s, folder, &last) == 0 && last == 0) {
         snprintf(path, sizeof(path), "%s/teams", folder);
+        if (faccessat(s->dir, path, F_OK, 0) == 0)
+            r = vg_eb_drop_ref(s, path, err);
         unlinkat(s->dir, path, 0);
         unlinkat(s->dir, folder, AT_REMOVEDIR);
     }
@@ -320,9 +354,12 @@ int vg_eref_remove(struct vg_estore *s, const char *name, uint32_t version, stru
     if (r < 0)
         return r;
     folder_of(name, folder);
-    pthread_mutex_lock(&s->lock);
-    r = remove_locked(s, folder, version);
-    pthread_mutex_unlock(&s->lock);
+    *err = VG_ERR_INIT;
+    pthread_mutex_lock(&s->refs);
+    r = remove_all(s, folder, version, err);
+    pthread_mutex_unlock(&s->refs);
+    if (r < 0 && err->msg[0])
+        return vg_err_wrap(err, "cannot remove environment '%s'", name);
     if (r == -ENOENT && version)
         return vg_err_set(err, VG_NOT_FOUND, "environment '%s' has no version %u", name, version);
     if (r == -ENOENT)
@@ -362,19 +399,24 @@ int vg_eref_share(struct vg_estore *s, const char *name, const char *team, bool 
         return vg_err_set(err, VG_INVALID, "'%.60s' is no team", team);
     char folder[FOLDER_MAX];
     folder_of(name, folder);
-    vg_auto_free char *path = vg_fmt("%s/%s/teams", s->path, folder), *old = NULL;
+    char below[FOLDER_MAX + 16];
+    snprintf(below, sizeof(below), "%s/teams", folder);
+    vg_auto_free char *path = full(s, below), *old = NULL;
     struct vg_buf b = {0};
     size_t n;
-    pthread_mutex_lock(&s->lock);
+    *err = VG_ERR_INIT;
+    pthread_mutex_lock(&s->refs);
     r = path ? vg_read_file(path, TEAMS_MAX, &old, &n) : -ENOMEM;
     if (r == -ENOENT)
         r = 0;
     if (r == 0)
         r = edit_teams(old, team, on, &b);
     if (r == 0)
-        r = vg_write_file(path, b.base ? (const char *)vg_buf_data(&b) : "", vg_buf_len(&b), 0600);
-    pthread_mutex_unlock(&s->lock);
+        r = keep(s, below, &b, err);
+    pthread_mutex_unlock(&s->refs);
     vg_buf_done(&b);
+    if (r < 0 && err->msg[0])
+        return vg_err_wrap(err, "cannot share environment '%s'", name);
     return r < 0 ? vg_err_sys(err, r, "cannot share environment '%s'", name) : 0;
 }
 

@@ -3,7 +3,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "base/util.h"
-#include "fs/store/estore-int.h"
+#include "fs/store/estore-bucket.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -79,25 +79,37 @@ static int load_gen(struct vg_estore *s) {
     return vg_parse_u64(data, &s->gen);
 }
 
-int vg_e_count(struct vg_estore *s) {
-    for (int top = 0; top < 2; top++)
-        for (unsigned k = 0; k < 256; k++) {
-            char path[16];
-            snprintf(path, sizeof(path), "%s/%02x", top ? "rec" : "dat", k);
-            int fd = openat(s->dir, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-            DIR *d = fd < 0 ? NULL : fdopendir(fd);
-            if (!d)
-                return -errno;
-            for (struct dirent *e; (e = readdir(d));) {
-                struct stat st;
-                if (e->d_name[0] == '.' || fstatat(fd, e->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0)
-                    continue;
-                s->bytes += (uint64_t)st.st_size;
-                s->objects++;
-            }
-            closedir(d);
-        }
+int vg_e_each_name(struct vg_estore *s, const char *top,
+                   int (*each)(void *user, int dir, const char *name), void *user) {
+    int r = 0;
+    for (unsigned k = 0; r >= 0 && k < 256; k++) {
+        char path[16];
+        snprintf(path, sizeof(path), "%s/%02x", top, k);
+        int fd = openat(s->dir, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        DIR *d = fd < 0 ? NULL : fdopendir(fd);
+        if (!d)
+            return -errno;
+        for (struct dirent *e; r >= 0 && (e = readdir(d));)
+            if (strlen(e->d_name) == 64)
+                r = each(user, fd, e->d_name);
+        closedir(d);
+    }
+    return r < 0 ? r : 0;
+}
+
+static int count(void *user, int dir, const char *name) {
+    struct vg_estore *s = user;
+    struct stat st;
+    if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) == 0) {
+        s->bytes += (uint64_t)st.st_size;
+        s->objects++;
+    }
     return 0;
+}
+
+int vg_e_count(struct vg_estore *s) {
+    int r = vg_e_each_name(s, "dat", count, s);
+    return r < 0 ? r : vg_e_each_name(s, "rec", count, s);
 }
 
 static int open_all(struct vg_estore *s) {
@@ -125,6 +137,7 @@ int vg_estore_open(const char *dir, uint64_t quota_bytes, struct vg_estore **ret
     s->dir = -1;
     s->quota_bytes = quota_bytes;
     pthread_mutex_init(&s->lock, NULL);
+    pthread_mutex_init(&s->refs, NULL);
     s->path = vg_strdup(dir);
     int r = s->path ? open_all(s) : -ENOMEM;
     if (r < 0) {
@@ -138,6 +151,8 @@ int vg_estore_open(const char *dir, uint64_t quota_bytes, struct vg_estore **ret
 void vg_estore_close(struct vg_estore *s) {
     if (!s)
         return;
+    vg_eb_leave(s);
+    pthread_mutex_destroy(&s->refs);
     pthread_mutex_destroy(&s->lock);
     vg_close(&s->dir);
     free(s->path);
@@ -150,7 +165,20 @@ void vg_estore_stats(struct vg_estore *s, struct vg_estore_stat *ret) {
         .bytes = s->bytes, .objects = s->objects, .quota_bytes = s->quota_bytes};
     for (struct vg_esession *e = s->sessions; e; e = e->next)
         ret->sessions++;
+    vg_eb_stats(s, ret);
     pthread_mutex_unlock(&s->lock);
+}
+
+int vg_estore_over_quota(struct vg_estore *s, struct vg_err *err) {
+    char may[32], has[32];
+    struct vg_estore_stat st;
+    vg_estore_stats(s, &st);
+    return vg_err_set(
+        err, VG_NO_CAPACITY,
+        "it does not fit into your quota: you may keep %s of environments and have %s: "
+        "'virga env rm' makes room",
+        vg_format_size(st.quota_bytes, may, sizeof(may)),
+        vg_format_size(st.bytes, has, sizeof(has)));
 }
 
 struct vg_esession *vg_esession_begin(struct vg_estore *s) {
@@ -179,6 +207,12 @@ void vg_esession_end(struct vg_esession *e) {
 
 int vg_e_touch(struct vg_estore *s, const char *path) {
     const struct timespec t[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = (time_t)s->gen}};
+    char mark[VG_EB_MARK_MAX];
+    if (s->bucket && strncmp(path, "tmp/", 4) != 0) {
+        snprintf(mark, sizeof(mark), "up/%s", path);
+        if (utimensat(s->dir, mark, t, AT_SYMLINK_NOFOLLOW) == 0)
+            return 0;
+    }
     return utimensat(s->dir, path, t, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
 }
 
@@ -194,6 +228,8 @@ bool vg_estore_has(struct vg_estore *s, enum vg_ekind kind, const uint8_t hash[V
 int vg_estore_open_data(struct vg_estore *s, const uint8_t id[VG_HASH]) {
     char path[80];
     vg_e_path(s, VG_E_DATA, id, path);
+    if (s->bucket)
+        return vg_eb_open(s, VG_E_DATA, id, path);
     int fd = openat(s->dir, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     return fd < 0 ? -errno : fd;
 }
@@ -229,6 +265,7 @@ int vg_e_place(struct vg_estore *s, const char *temp, int fd, uint64_t n, enum v
     if (r == 0) {
         s->bytes += n;
         s->objects++;
+        vg_eb_stored(s, path);
     }
 out:
     pthread_mutex_unlock(&s->lock);
@@ -262,8 +299,11 @@ int vg_estore_put_rec(struct vg_estore *s, const void *data, size_t n, uint8_t r
 int vg_estore_get_rec(struct vg_estore *s, const uint8_t hash[VG_HASH], struct vg_buf *out) {
     char path[80];
     vg_e_path(s, VG_E_REC, hash, path);
-    vg_auto_fd int fd = openat(s->dir, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    vg_auto_fd int fd = s->bucket ? vg_eb_open(s, VG_E_REC, hash, path)
+                                  : openat(s->dir, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     struct stat st;
+    if (fd < 0 && s->bucket)
+        return fd;
     if (fd < 0 || fstat(fd, &st) < 0)
         return -errno;
     if (st.st_size > VG_SNAP_REC_MAX)

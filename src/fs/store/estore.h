@@ -13,6 +13,9 @@
        dir/gen              number of collections begun
        dir/tmp/             what is being written; emptied at open
 
+   With a bucket (vg_estore_join) it has everything, too, and the folder may lack contents; see
+   estore-bucket.h.
+
    One process owns the folder (the caller sees to it). Thread-safe.
 
    What a collection never removes: (1) what a version, a hold, or a root held in memory reaches;
@@ -35,12 +38,28 @@ enum vg_ekind { VG_E_DATA, VG_E_REC };
 /* Makes the folder when there is none. quota_bytes 0: none. */
 int vg_estore_open(const char *dir, uint64_t quota_bytes, struct vg_estore **ret,
                    struct vg_err *err);
+/* Before anything else is done with it: what is stored goes to a bucket, below u/<user>/, and what
+   lies here is a cache of it, of about cache_bytes (0: no limit). A store that is new here and
+   known there is taken over from there. The bucket must outlive the store. */
+struct vg_s3;
+int vg_estore_join(struct vg_estore *s, struct vg_s3 *bucket, const char *user,
+                   uint64_t cache_bytes, struct vg_err *err);
+/* One cloud has a bucket's prefix for itself; `dir` remembers which cloud this is. Makes a place in
+   dir/u for every user whom the bucket knows. */
+int vg_estore_claim(struct vg_s3 *bucket, const char *dir, struct vg_err *err);
+/* All that is stored by now is in the bucket, or why not. Without a bucket: 0. */
+int vg_estore_settle(struct vg_estore *s, struct vg_err *err);
 void vg_estore_close(struct vg_estore *s); /* sessions must have ended */
 struct vg_estore_stat {
     uint64_t bytes, objects, quota_bytes;
     uint32_t sessions;
+    uint64_t waiting;      /* objects that the bucket does not have yet */
+    uint64_t cached_bytes; /* of contents that lie here and in the bucket */
 };
 void vg_estore_stats(struct vg_estore *s, struct vg_estore_stat *ret);
+
+/* The sentence for -EDQUOT; returns its code. */
+int vg_estore_over_quota(struct vg_estore *s, struct vg_err *err);
 
 /* While a session lives nothing that it stored or found is collected. NULL: no memory. */
 struct vg_esession;
@@ -111,6 +130,7 @@ void vg_estore_drop_root(struct vg_estore *s, const uint8_t root[VG_HASH]);
 
 struct vg_egc_stat {
     uint64_t marked, removed, removed_bytes, kept_young;
+    bool again; /* another was asked for while this one ran, and got -EBUSY; of a failure, too */
 };
 /* Collects. Long; sessions go on meanwhile. A record that cannot be read ends it before anything is
    removed. */

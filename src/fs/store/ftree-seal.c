@@ -74,9 +74,7 @@ int vg_ftree_seal(struct vg_ftree *t, struct vg_eversion *ret, struct vg_err *er
         memcpy(ret->root, t->root->hash, VG_HASH);
     pthread_mutex_unlock(&t->lock);
     if (r == -EDQUOT)
-        return vg_err_set(
-            err, VG_NO_CAPACITY,
-            "your quota of stored environments is used up: 'virga env rm' makes room");
+        return vg_estore_over_quota(t->store, err);
     return r < 0 ? vg_err_sys(err, r, "cannot store the snapshot") : 0;
 }
 

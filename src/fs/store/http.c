@@ -241,6 +241,16 @@ int vg_http_do(struct vg_http *h, const struct vg_http_req *q, struct vg_http_an
     }
 }
 
+int vg_http_escape(struct vg_buf *b, const char *s, const char *keep) {
+    int r = 0;
+    for (; r == 0 && *s; s++)
+        r = strchr("-._~", *s) || strchr(keep, *s) || (*s >= '0' && *s <= '9') ||
+                    ((*s | 32) >= 'a' && (*s | 32) <= 'z')
+                ? vg_buf_append(b, s, 1)
+                : vg_buf_printf(b, "%%%02X", (unsigned char)*s);
+    return r;
+}
+
 int vg_http_get(const char *url, const struct vg_http_conf *conf, const char *auth,
                 const char *accept, int fd, struct vg_buf *out, uint64_t max,
                 struct vg_http_answer *ret, struct vg_err *err) {

@@ -53,6 +53,10 @@ bool vg_http_is_tls(const struct vg_http *h);
 int vg_http_do(struct vg_http *h, const struct vg_http_req *q, struct vg_http_answer *ret,
                struct vg_err *err);
 
+/* Appends a text as it stands in a URL: everything but letters, digits, -._~ and what is to be kept
+   becomes %XX. */
+int vg_http_escape(struct vg_buf *b, const char *s, const char *keep);
+
 /* A single GET of a URL. `auth` and `accept` (header values) may be NULL. No redirection is
    followed here. */
 int vg_http_get(const char *url, const struct vg_http_conf *conf, const char *auth,

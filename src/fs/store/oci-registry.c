@@ -138,15 +138,6 @@ static bool parameter(const char *text, const char *key, char *out, size_t n) {
     return true;
 }
 
-static int escape(struct vg_buf *b, const char *s) {
-    int r = 0;
-    for (; r == 0 && *s; s++)
-        r = strchr("-._~", *s) || (*s >= '0' && *s <= '9') || ((*s | 32) >= 'a' && (*s | 32) <= 'z')
-                ? vg_buf_append(b, s, 1)
-                : vg_buf_printf(b, "%%%02X", (unsigned char)*s);
-    return r;
-}
-
 static int get_token(struct registry *g, const char *challenge, struct vg_err *err) {
     char realm[1024], service[512] = "", scope[512];
     struct vg_buf url = {0}, body = {0};
@@ -172,11 +163,11 @@ static int get_token(struct registry *g, const char *challenge, struct vg_err *e
                           g->host, realm);
     int r = vg_buf_printf(&url, "%s%sservice=", realm, strchr(realm, '?') ? "&" : "?");
     if (r == 0)
-        r = escape(&url, service);
+        r = vg_http_escape(&url, service, "");
     if (r == 0)
         r = vg_buf_printf(&url, "&scope=");
     if (r == 0)
-        r = escape(&url, scope);
+        r = vg_http_escape(&url, scope, "");
     if (r == 0)
         r = vg_buf_append(&url, "", 1);
     if (r < 0)

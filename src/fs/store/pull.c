@@ -374,11 +374,9 @@ static void detach(struct vg_pull *p) {
     pthread_mutex_unlock(&p->t->lock);
 }
 
-static int explain(int r, struct vg_err *err) {
+static int explain(struct vg_estore *store, int r, struct vg_err *err) {
     if (r == -EDQUOT)
-        return vg_err_set(
-            err, VG_NO_CAPACITY,
-            "your quota of stored environments is used up: 'virga env rm' makes room");
+        return vg_estore_over_quota(store, err);
     if (r == -ECONNRESET)
         return vg_err_set(err, VG_LOST, "the file service went away before everything had come");
     if (r == -EPROTO)
@@ -405,5 +403,5 @@ int vg_pull(const struct vg_pull_conf *conf, struct vg_err *err) {
     done(&p);
     if (r >= 0 || (conf->stay && told && r == -ECONNRESET))
         return 0;
-    return explain(r, err);
+    return explain(conf->tree->store, r, err);
 }

@@ -181,13 +181,13 @@ static int answer_xattrs(struct serve *s, const Vg__Mr__Get *g, struct vg_fnode 
     return r == 0 ? flush(s) : r;
 }
 
-/* Opens the stored content; with the lock held. */
-static int content_of(struct serve *s, const struct vg_fnode *n) {
-    if (s->open_fd >= 0 && memcmp(s->open_id, n->hash, VG_HASH) == 0)
+/* Opens the stored content, which may have to be fetched. */
+static int content_of(struct serve *s, const uint8_t id[VG_HASH]) {
+    if (s->open_fd >= 0 && memcmp(s->open_id, id, VG_HASH) == 0)
         return s->open_fd;
     vg_close(&s->open_fd);
-    s->open_fd = vg_estore_open_data(s->t->store, n->hash);
-    memcpy(s->open_id, n->hash, VG_HASH);
+    s->open_fd = vg_estore_open_data(s->t->store, id);
+    memcpy(s->open_id, id, VG_HASH);
     return s->open_fd;
 }
 
@@ -220,13 +220,15 @@ static int get_leaf(struct serve *s, uint64_t object, uint64_t off, size_t n) {
         vg_pull_demand(t->pull, f, off, n);
         pthread_cond_wait(&t->changed, &t->lock);
     }
-    int fd = r == 0 && f->has_hash ? content_of(s, f) : -1;
-    if (r == 0 && !f->has_hash)
+    uint8_t id[VG_HASH];
+    bool stored = r == 0 && f->has_hash;
+    if (stored)
+        memcpy(id, f->hash, VG_HASH);
+    else if (r == 0)
         r = vg_einto_read(f->into, off, s->leaf, n);
-    else if (r == 0 && fd < 0)
-        r = fd;
     pthread_mutex_unlock(&t->lock);
-    return r == 0 && fd >= 0 ? read_stored(fd, off, s->leaf, n) : r;
+    int fd = stored ? content_of(s, id) : -1;
+    return !stored ? r : fd < 0 ? fd : read_stored(fd, off, s->leaf, n);
 }
 
 static void range_free(struct serve *s, struct range *r) {
