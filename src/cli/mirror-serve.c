@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,6 +20,8 @@
 
 #define CALLERS_MAX 1024
 #define LIST_MAX 1024
+#define LOCK_AGAIN_MS 3
+#define LOCK_TRIES 2000
 
 struct serve {
     uv_loop_t loop;
@@ -303,7 +306,13 @@ static void say_ready(const struct vg_serve_conf *conf, const char *text) {
     close(conf->ready_fd);
 }
 
-/* One at a time: whoever holds the lock. -EWOULDBLOCK: another does. */
+static bool is_served(const char *sock) {
+    vg_auto_fd int fd = vg_mirror_sock_connect(sock);
+    return fd >= 0;
+}
+
+/* One at a time: whoever holds the lock. One that holds it and does not listen is about to do so,
+   or about to end: who sees to it stays until it is clear which. 1: another serves. */
 static int take_lock(const char *sock, int *ret) {
     char path[PATH_MAX];
     if (snprintf(path, sizeof(path), "%s.lock", sock) >= (int)sizeof(path))
@@ -311,7 +320,14 @@ static int take_lock(const char *sock, int *ret) {
     *ret = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (*ret < 0)
         return -errno;
-    return flock(*ret, LOCK_EX | LOCK_NB) < 0 ? -errno : 0;
+    for (int tries = 0; flock(*ret, LOCK_EX | LOCK_NB) < 0; tries++) {
+        if (errno != EWOULDBLOCK || tries == LOCK_TRIES)
+            return -errno;
+        if (is_served(sock))
+            return 1;
+        poll(NULL, 0, LOCK_AGAIN_MS);
+    }
+    return 0;
 }
 
 static int set_up(struct serve *s, const struct vg_serve_conf *conf, struct vg_err *err) {
@@ -362,7 +378,7 @@ int vg_serve_run(const struct vg_serve_conf *conf) {
     vg_auto_fd int lock = -1;
     signal(SIGPIPE, SIG_IGN);
     int r = take_lock(conf->sock, &lock);
-    if (r == -EWOULDBLOCK) {
+    if (r > 0) {
         say_ready(conf, "ok");
         return 0;
     }
