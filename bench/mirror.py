@@ -4,12 +4,15 @@ Client and node are two network namespaces of this machine, joined by src/delay-
 
     native   the command where the files are
     virga    vrun: `first` (a node that has nothing, a command that was never run), `elsewhere` (a command that was
-             run before, on another node than this one, which has nothing), `cold` (the same after a rest), `warm` (again)
+             run before, on another node than this one, which has nothing), `cold` (the same after a rest: the client's
+             file service has left, too), `warm` (again), `own` (the same vrun on the node's own files: nothing is mirrored)
     sshfs    the client's root mounted on the node, every cache on and as long as it goes; chroot into it
     rsync    exactly the files that the command uses (it is told them for nothing), then chroot into them;
              `--whole`: all of /usr besides, as one must who does not know them
 
-Bytes are counted by the line itself, alike for all; demand round trips by the node's file daemon."""
+Bytes are counted by the line itself, alike for all; demand round trips by the node's file daemon.
+
+`own` less native is what a start costs; `warm` less that, beside native, is what mirrored files cost a program."""
 import argparse
 import ctypes
 import json
@@ -22,7 +25,7 @@ import sys
 import tempfile
 import time
 
-from mirror_peers import BIN, CLIENT, Native, Rsync, Ssh, Sshfs, Virga, call, must
+from mirror_peers import BIN, CLIENT, Native, Rsync, Ssh, Sshfs, Virga, call, lacks, must
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 IMPORTS = "import json, ssl, sqlite3, asyncio, unittest, email, http.server, xml.dom.minidom"
@@ -88,6 +91,13 @@ class Case:
         os.makedirs(folder)
         if make:
             make(folder)
+        self.open_to_all()
+
+    def open_to_all(self):
+        """On its own files a node knows the person only as nobody."""
+        for path in (self.folder, os.path.join(self.folder, self.result or "")):
+            if os.path.isdir(path):
+                os.chmod(path, 0o777)
 
     def reset(self):
         """What an earlier run wrote."""
@@ -96,6 +106,7 @@ class Case:
             if os.path.isdir(path) and self.name == "untar":
                 shutil.rmtree(path)
                 os.mkdir(path)
+                self.open_to_all()
             elif os.path.exists(path):
                 os.unlink(path)
 
@@ -199,6 +210,7 @@ class Bench:
         self.env = base_env()
         self.rows = {}
         self.folder = tempfile.mkdtemp(prefix="vgm-", dir="/var/tmp")
+        os.chmod(self.folder, 0o755)
         self.line = self.ssh = None
         self.peers = []
 
@@ -208,13 +220,14 @@ class Bench:
         makers = {"native": Native, "virga": Virga, "sshfs": Sshfs, "rsync": Rsync,
                   "rsync-usr": lambda b: Rsync(b, whole=True)}
         names = self.args.peers + (["rsync-usr"] if self.args.whole else [])
-        if {"sshfs", "rsync", "rsync-usr"} & set(names):
-            self.ssh = Ssh(self.line, os.path.join(self.folder, "ssh"))
+        kinds = {"sshfs": Sshfs, "rsync": Rsync, "rsync-usr": Rsync}
         for name in names:
-            missing = {"sshfs": "sshfs", "rsync": "rsync"}.get(name)
-            if missing and not shutil.which(missing):
+            missing = lacks(kinds[name]) if name in kinds else None
+            if missing:
                 emit(bench="mirror", peer=name, skipped=f"{missing} is not installed (tools/bootstrap bench)")
                 continue
+            if name in kinds and not self.ssh:
+                self.ssh = Ssh(self.line, os.path.join(self.folder, "ssh"))
             self.peers.append(makers[name](self))
 
     def rtt_seen(self):
@@ -252,10 +265,10 @@ class Bench:
     def table(self):
         """For people, on stderr; and one object a case with what the numbers come to."""
         say = lambda *a: print(*a, file=sys.stderr)
-        columns = [("native", "warm"), ("virga", "first"), ("virga", "elsewhere"), ("virga", "cold"), ("virga", "warm"), ("sshfs", "first"),
-                   ("sshfs", "warm"), ("rsync", "first"), ("rsync", "warm"), ("rsync-usr", "first")]
+        columns = [("native", "warm"), ("virga", "first"), ("virga", "elsewhere"), ("virga", "cold"), ("virga", "warm"), ("virga", "own"),
+                   ("sshfs", "first"), ("sshfs", "warm"), ("rsync", "first"), ("rsync", "warm"), ("rsync-usr", "first")]
         columns = [c for c in columns if any(k[2:] == c for k in self.rows)]
-        say("\nmedian ms".ljust(13) + "".join(f"{p} {s}".rjust(16) for p, s in columns) + "   trips cold/warm")
+        say("\nmedian ms".ljust(13) + "".join(f"{p} {s}".rjust(16) for p, s in columns) + "   trips elsewhere/warm")
         for rtt, case in dict.fromkeys(k[:2] for k in self.rows):
             cells = []
             for column in columns:
@@ -265,18 +278,22 @@ class Bench:
                 cells.append(f"{value:.0f}" if value is not None else
                              f"> {self.limit * 1000}" if stopped else "failed" if runs else "-")
             trips = [max((f["trips"] for f in self.rows.get((rtt, case, "virga", s), []) if "trips" in f),
-                           default=None) for s in ("cold", "warm")]
+                           default=None) for s in ("elsewhere", "warm")]
             say(f"{rtt:g} ms {case}".ljust(12) + "".join(c.rjust(16) for c in cells) + f"   {trips[0]}/{trips[1]}")
             self.summary(rtt, case, trips)
 
     def summary(self, rtt, case, trips):
-        native, cold, warm = (self.median(rtt, case, *k) for k in
-                              (("native", "warm"), ("virga", "cold"), ("virga", "warm")))
+        native, elsewhere, cold, warm, own = (self.median(rtt, case, *k) for k in (
+            ("native", "warm"), ("virga", "elsewhere"), ("virga", "cold"), ("virga", "warm"), ("virga", "own")))
         best = min((m for m in (self.median(rtt, case, p, "first") for p in ("sshfs", "rsync")) if m), default=None)
         ratio = lambda a, b: round(a / b, 2) if a and b else None
-        emit(bench="mirror-summary", rtt_ms=rtt, case=case, cold_ms=cold, warm_ms=warm, native_ms=native,
-             warm_over_native=ratio(warm, native), best_peer_over_cold=ratio(best, cold), trips_cold=trips[0],
-             trips_warm=trips[1])
+        less = lambda a, b: round(a - b, 1) if a and b else None
+        start = less(own, native)
+        emit(bench="mirror-summary", rtt_ms=rtt, case=case, elsewhere_ms=elsewhere, cold_ms=cold, warm_ms=warm, own_ms=own,
+             native_ms=native, start_ms=start, warm_over_own=ratio(warm, own),
+             program_over_native=ratio(less(warm, start), native), warm_over_native=ratio(warm, native),
+             best_peer_over_elsewhere=ratio(best, elsewhere), best_peer_over_cold=ratio(best, cold),
+             trips_elsewhere=trips[0], trips_warm=trips[1])
 
     def close(self):
         for peer in self.peers:

@@ -1,16 +1,20 @@
 """What bench/run mirror compares: each has measure(case), which yields (state, fields) run by run."""
+import fcntl
+import glob
 import json
 import os
 import re
 import shutil
 import signal
-import socket
-import struct
 import subprocess
+import sys
 import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(ROOT, "tests", "e2e"))
+import fsd  # pylint: disable=wrong-import-position
+
 BIN = os.path.realpath(os.environ.get("VIRGA_BIN") or os.path.join(ROOT, "build", "bin"))
 CLIENT, NODE = "10.79.0.1", "10.79.0.2"  # src/delay-line.c
 SSHFS = ("allow_other,suid,dev,no_contain_symlinks,kernel_cache,dcache_timeout=3600,entry_timeout=3600,attr_timeout=3600,"
@@ -67,6 +71,7 @@ class Timed:
 
 class Native:
     name = "native"
+    needs = ()
 
     def __init__(self, bench):
         self.bench = bench
@@ -76,6 +81,12 @@ class Native:
             timed = Timed(self.bench.line, self.bench.limit)
             timed.run([case.argv], case.folder, self.bench.env)
             yield state, timed.fields
+
+
+def lacks(peer):
+    """The first program that a peer needs and this machine does not have, or None."""
+    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+    return next((program for program in peer.needs if not shutil.which(program, path=path)), None)
 
 
 class Ssh:
@@ -110,6 +121,7 @@ class Ssh:
 
 class Sshfs:
     name = "sshfs"
+    needs = ("sshfs", "ssh", "sshd", "ssh-keygen")
 
     def __init__(self, bench):
         self.bench = bench
@@ -183,6 +195,7 @@ def closure(case, env):
 
 class Rsync:
     name = "rsync"
+    needs = ("rsync", "ssh", "sshd", "ssh-keygen", "strace")
 
     def __init__(self, bench, whole=False):
         self.bench, self.whole = bench, whole
@@ -218,11 +231,9 @@ class Rsync:
             shutil.rmtree(self.root, ignore_errors=True)
 
 
-FSD_STATUS, FSD_STATUS_TEXT = 5, 36  # src/fs/fsd.h
-
-
 class Virga:
     name = "virga"
+    needs = ()
 
     def __init__(self, bench):
         self.bench = bench
@@ -231,41 +242,19 @@ class Virga:
         self.state = os.path.join(self.homes["client"], "mirror")  # where VIRGA_HOME puts what the file service learns
         self.client_env = {**bench.env, "VIRGA_HOME": self.homes["client"]}
         with open(os.path.join(self.homes["node"], "config.yaml"), "w", encoding="utf-8") as f:
-            f.write(f"listen: {NODE}:7700\n")
+            f.write(f"listen: {NODE}:7700\npools:\n  - name: default\n  - name: own\n    shared: [{bench.folder}]\n")
         must(bench.line.node("virga", "up"), env=self.node_env)
         token = must(bench.line.node("virga", "token", "create"), env=self.node_env).strip()
         must(bench.line.client("virga", "login", f"{NODE}:7700", "--token", token), env=self.client_env)
 
-    def daemons(self):
-        """What the node's file daemons say of themselves, by process."""
-        folder = os.path.join(self.homes["node"], "node", "fs")
-        found = {}
-        for slot in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
-                try:
-                    s.connect(os.path.join(folder, slot, "sock"))
-                    s.settimeout(5)
-                    s.send(struct.pack("II", FSD_STATUS, 0))
-                    data = s.recv(65536)
-                except OSError:
-                    continue
-            if struct.unpack_from("I", data)[0] == FSD_STATUS_TEXT:
-                said = json.loads(data[8:].rstrip(b"\0"))
-                found[said["pid"]] = said
-        return found
-
-    def counters(self):
-        """All their numbers, summed by name."""
-        total = {}
-        for said in self.daemons().values():
-            for key, value in flat(said):
-                total[key] = total.get(key, 0) + value
-        return total
+    def kept(self):
+        """Where the node's file daemons keep what they fetched."""
+        return os.path.join(self.homes["node"], "node", "fs")
 
     def make_cold(self):
         """A node that has never seen this client: its daemons end and what they kept is put aside. (Removing it here
         would make the file system search for free inodes among the ones just removed, as no new node does.)"""
-        for pid in self.daemons():
+        for pid in fsd.daemons(self.kept()):
             os.kill(pid, signal.SIGTERM)
             for _ in range(200):
                 if not os.path.exists(f"/proc/{pid}"):
@@ -273,9 +262,8 @@ class Virga:
                 time.sleep(0.05)
             else:
                 os.kill(pid, signal.SIGKILL)
-        kept = os.path.join(self.homes["node"], "node", "fs")
-        if os.path.isdir(kept):
-            os.rename(kept, tempfile.mkdtemp(prefix="aside-", dir=self.homes["node"]))
+        if os.path.isdir(self.kept()):
+            os.rename(self.kept(), tempfile.mkdtemp(prefix="aside-", dir=self.homes["node"]))
 
     def forget_traces(self):
         for path, _, files in os.walk(self.state):
@@ -283,19 +271,30 @@ class Virga:
                 for name in files:
                     os.unlink(os.path.join(path, name))
 
+    def stop_service(self):
+        """As after ten minutes' rest: the file service has left, with its lock."""
+        call(self.bench.line.client("virga", "mirror", "stop"), env=self.client_env)
+        for name in glob.glob(os.path.join(self.homes["client"], "run", "mirror-*.lock")):
+            with open(name, "rb") as f:
+                fcntl.flock(f, fcntl.LOCK_SH)
+
     def measure(self, case):
         b = self.bench
         self.forget_traces()
-        for state in ("first", "elsewhere", "cold", "warm", "warm"):
+        for state in ("first", "elsewhere", "cold", "warm", "warm", "own", "own"):
             case.reset()
-            if state != "warm":
+            if state in ("first", "elsewhere", "cold"):
                 self.make_cold()
-            if state == "cold":  # as after ten minutes' rest: the service has left, too
-                call(b.line.client("virga", "mirror", "stop"), env=self.client_env)
-            before = self.counters()
+            if state == "cold":
+                self.stop_service()
+            before = fsd.counters(self.kept())
             timed = Timed(b.line, b.limit)
-            fine = timed.run([b.line.client("vrun", *case.argv)], case.folder, self.client_env)
-            after = self.counters()
+            argv = ["vrun", *(["--env", "node", "--pool", "own"] if state == "own" else []), *case.argv]
+            fine = timed.run([b.line.client(*argv)], case.folder, self.client_env)
+            if state == "own":  # nothing of it is mirrored, so there is nothing to count
+                yield state, timed.fields
+                continue
+            after = fsd.counters(self.kept())
             for key in ("demands", "met", "demand_bytes", "pushed", "pushed_bytes"):
                 if key in after:
                     timed.fields[key] = after[key] - before.get(key, 0)
@@ -315,15 +314,3 @@ class Virga:
         call(self.bench.line.client("virga", "mirror", "stop"), env=self.client_env)
         for home in self.homes.values():
             shutil.rmtree(home, ignore_errors=True)
-
-
-def flat(value, key=""):
-    """(name, number) of all numbers in a JSON value, by the name nearest to them."""
-    if isinstance(value, dict):
-        for k, v in value.items():
-            yield from flat(v, k)
-    elif isinstance(value, list):
-        for v in value:
-            yield from flat(v, key)
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        yield key, value

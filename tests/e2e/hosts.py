@@ -1,17 +1,15 @@
 """Several hosts on one machine: each has a network namespace and a home of its own, and all are joined by a bridge in
 a namespace for itself. A Laptop also has a root of its own, so that nothing of it can be found on a node by accident.
 Standard library only."""
-import json
 import os
 import re
 import shutil
 import signal
-import socket
-import struct
 import subprocess
 import tempfile
 from pathlib import Path
 
+import fsd
 from virga import BIN, ROOT, WAIT_S, Cloud, wait_for
 
 
@@ -123,21 +121,6 @@ exec sleep infinity
 """
 
 
-FSD_STATUS, FSD_STATUS_TEXT = 5, 36  # src/fs/fsd.h
-
-
-def numbers(value, key=""):
-    """(name, number) of all numbers in a JSON value, by the name nearest to them."""
-    if isinstance(value, dict):
-        for k, v in value.items():
-            yield from numbers(v, k)
-    elif isinstance(value, list):
-        for v in value:
-            yield from numbers(v, key)
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        yield key, value
-
-
 class FarNode(Host):
     """A node that has no folder in common with its clients."""
 
@@ -149,28 +132,11 @@ class FarNode(Host):
 
     def daemons(self):
         """{pid: what it says of itself} of the file daemons."""
-        found = {}
-        for path in self.environment().glob("*/sock"):
-            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
-                try:
-                    s.connect(str(path))
-                    s.settimeout(WAIT_S)
-                    s.send(struct.pack("II", FSD_STATUS, 0))
-                    data = s.recv(65536)
-                except ConnectionError:
-                    continue
-            assert struct.unpack_from("I", data)[0] == FSD_STATUS_TEXT
-            said = json.loads(data[8:].rstrip(b"\0"))
-            found[said["pid"]] = said
-        return found
+        return fsd.daemons(self.environment(), WAIT_S)
 
     def counters(self):
         """All numbers that the daemons say of themselves, summed by name."""
-        total = {}
-        for said in self.daemons().values():
-            for key, value in numbers(said):
-                total[key] = total.get(key, 0) + value
-        return total
+        return fsd.counters(self.environment(), WAIT_S)
 
     def end_daemons(self):
         for pid in self.daemons():

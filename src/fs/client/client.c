@@ -10,9 +10,12 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
-#define PACKED_MAX (64u << 20) /* bytes of packed leaves that are kept for the next node */
-#define VIEWS_MAX 12u          /* as many as the cloud takes */
+/* Bytes of packed leaves that are kept for the next node: a 64th of the memory, within this. */
+#define PACKED_MIN (32u << 20)
+#define PACKED_MAX (256u << 20)
+#define VIEWS_MAX 12u /* as many as the cloud takes */
 
 static void events_taken(void *mirror) {
     vg_mpeers_inval(mirror);
@@ -78,6 +81,12 @@ static int open_tree(struct vg_mirror *m, const struct vg_mirror_conf *conf, str
     return 0;
 }
 
+static size_t packed_room(void) {
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    size_t share = pages > 0 && page > 0 ? (size_t)pages / 64 * (size_t)page : 0;
+    return VG_MIN(VG_MAX(share, (size_t)PACKED_MIN), (size_t)PACKED_MAX);
+}
+
 int vg_mirror_new(uv_loop_t *loop, const struct vg_mirror_conf *conf, struct vg_mirror **ret,
                   struct vg_err *err) {
     struct vg_mirror *m = vg_alloc(sizeof(*m));
@@ -97,7 +106,7 @@ int vg_mirror_new(uv_loop_t *loop, const struct vg_mirror_conf *conf, struct vg_
         snprintf(m->host, sizeof(m->host), "your machine");
     int r = m->root && m->home && m->state ? open_state(m, err)
                                            : vg_err_set(err, VG_INTERNAL, "out of memory");
-    if (r == 0 && vg_packed_new(PACKED_MAX, &m->packed) < 0)
+    if (r == 0 && vg_packed_new(packed_room(), &m->packed) < 0)
         r = vg_err_set(err, VG_INTERNAL, "out of memory");
     if (r == 0)
         r = open_tree(m, conf, err);
