@@ -85,7 +85,7 @@ Test(conf, each_mistake_has_its_sentence) {
          "c.yaml:1: unknown key 'lisen' in the configuration; did you mean 'listen'?"},
         {"\nxyzzy: 1",
          "c.yaml:2: unknown key 'xyzzy' in the configuration; the keys there are "
-         "listen, advertise, access, limits, node, lease, heartbeat, node_certificate, "
+         "listen, advertise, access, limits, node, env, lease, heartbeat, node_certificate, "
          "default_pool, pools, currency, scheduler, queues, maintenance, reservations"},
         {"lease: 1m\nlease: 2m", "c.yaml:2: 'lease' stands twice in the configuration; keep one"},
         {"listen: 7480", "c.yaml:1: 'listen' is '7480', but must be HOST:PORT, like 127.0.0.1:7480 "
@@ -127,6 +127,11 @@ Test(conf, each_mistake_has_its_sentence) {
         {"default_pool: b\npools: [{name: bb}]",
          "c.yaml:1: 'default_pool' names 'b', which is not among 'pools'; use 'bb'"},
         {"lease: 60s\n---\nlease: 60s", "c.yaml:3: a second document begins here; keep one a file"},
+        {"env: {store: /srv/envs}",
+         "c.yaml:1: 'env.store' is '/srv/envs': write s3://BUCKET/PREFIX, or leave it out to keep "
+         "environments in virgad's own folder"},
+        {"env: {endpoint: 'ftp://x'}",
+         "c.yaml:1: 'env.endpoint' is 'ftp://x': write https://HOST or http://HOST"},
         {"advertise: \"a\\0b\"", "c.yaml:1: 'advertise' holds a zero byte; remove it"},
     };
     for (size_t i = 0; i < VG_COUNT(table); i++) {
