@@ -125,11 +125,30 @@ def no_memory(ctl, view, client, top):
         assert got == g.read() == b"firstthird", got
 
 
+def removed(ctl, view, client, top):
+    """The node's files of what was removed are used again, empty; what many files need is made ahead."""
+    for i in range(40):
+        with open(f"{view}/gone{i}", "wb") as f:
+            f.write(MADE)
+    for i in range(40):
+        os.unlink(f"{view}/gone{i}")
+    assert ctl("barrier").startswith("0")
+    for i in range(200):
+        with open(f"{view}/new{i}", "wb") as f:
+            os.pwrite(f.fileno(), b"end", len(MADE))
+    assert ctl("barrier").startswith("0")
+    for i in range(200):
+        for at in (view, client):
+            with open(f"{at}/new{i}", "rb") as f:
+                assert f.read() == bytes(len(MADE)) + b"end", f"{at}/new{i}"
+    assert not on_disk(top, MADE), on_disk(top, MADE)
+
+
 def work():
     ctl = Control(os.environ["CTL"])
     view, client = os.environ["VIEW"], os.environ["CLIENT"]
     top = os.path.dirname(view)
-    for case in (secret, becomes_secret, ignored, no_memory):
+    for case in (secret, becomes_secret, ignored, no_memory, removed):
         case(ctl, view, client, top)
     print("secrets stayed in memory; what is not kept was said")
     return 0

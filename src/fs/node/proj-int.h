@@ -155,7 +155,8 @@ struct vg_proj {
     int dirfd;
     uint64_t *spare; /* names of empty backing files that nobody uses */
     size_t n_spare, cap_spare;
-    uint64_t spots; /* names given so far */
+    unsigned missed, ahead; /* spare ones were missing; so many are kept ready */
+    uint64_t spots;         /* names given so far */
     struct vg_fuse *fuse;
     struct vg_oplog *log;
     uint32_t view;
@@ -282,6 +283,7 @@ void proj_trace_lost(struct vg_proj *p); /* the client's numbers mean nothing an
 int proj_file_want(struct pnode *n); /* n->file, its blob when the client has content */
 int proj_backing_open(struct vg_proj *p, struct pfile *f); /* proj-backing.c; -1 and errno */
 /* `unused`: nobody has it open but f itself, so another file may get it. */
+bool proj_backing_ahead(struct vg_proj *p);
 void proj_backing_remove(struct vg_proj *p, struct pfile *f, bool unused);
 int proj_pin(struct pnode *n, bool make);
 void proj_unpin(struct pnode *n);

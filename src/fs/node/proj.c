@@ -277,6 +277,8 @@ static void *runner_main(void *arg) {
             pthread_mutex_lock(&p->lock);
             continue;
         }
+        if (proj_backing_ahead(p))
+            continue;
         uint64_t now = vg_now_usec();
         if (now - last >= TICK_MSEC * 1000) {
             last = now;
