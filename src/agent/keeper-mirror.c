@@ -264,6 +264,29 @@ static void not_safe(struct keeper *k, struct ktask *t, int code, const char *te
     over(k, t);
 }
 
+/* Its files are a copy in the cloud's store: what it changed there goes to the store, too. */
+static int keep_changes(struct keeper *k, struct ktask *t) {
+    const Vg__Pb__MirrorSpec *spec = t->start->spec->mirror;
+    struct vg_buf paths = {0};
+    int fds[2] = {-1, -1}, r = 0;
+    if (!spec->pin && !spec->keep_changes)
+        return 0;
+    for (size_t i = 0; r == 0 && !spec->keep_changes && i < spec->n_view; i++) {
+        r = vg_buf_append(&paths, spec->view[i]->path.data, spec->view[i]->path.len);
+        if (r == 0)
+            r = vg_buf_append(&paths, "", 1);
+    }
+    if (r == 0 && (spec->keep_changes || spec->n_view)) {
+        fds[0] = r = vg_sandbox_changes(k->sb, &fds[1]);
+        if (r >= 0)
+            r = vg_fsd_send(t->mirror->src.fd, VG_FSD_KEEP, vg_buf_data(&paths), vg_buf_len(&paths),
+                            fds, 2);
+    }
+    vg_buf_done(&paths);
+    vg_close(&fds[0]);
+    return r < 0 ? r : 0;
+}
+
 bool kmirror_settle(struct keeper *k, struct ktask *t) {
     struct kmirror *m = t->mirror;
     if (!m || m->state == KM_OVER)
@@ -278,7 +301,7 @@ bool kmirror_settle(struct keeper *k, struct ktask *t) {
     }
     if (!k->session_key[0] && !k->sb_dead)
         vg_sandbox_kill_all(k->sb); /* what the command left behind writes no more */
-    if (vg_fsd_send(m->src.fd, VG_FSD_ENDED, NULL, 0, NULL, 0) < 0 ||
+    if (keep_changes(k, t) < 0 || vg_fsd_send(m->src.fd, VG_FSD_ENDED, NULL, 0, NULL, 0) < 0 ||
         vg_fsd_send(m->src.fd, VG_FSD_BARRIER, NULL, 0, NULL, 0) < 0) {
         m->state = KM_BARRIER;
         not_safe(k, t, EIO, "the node's file daemon ended before everything was written back");
@@ -409,8 +432,10 @@ uint64_t kmirror_deadline(struct keeper *k, struct ktask *t, uint64_t now) {
     if (!m->told && now >= m->since_usec + TELL_USEC) {
         m->told = true;
         kchan_note(k, t,
-                   barrier ? "waiting until what the command wrote is at your machine"
-                           : "waiting for the files of your machine");
+                   !barrier ? "waiting for the files of your machine"
+                   : t->start->spec->mirror->pin
+                       ? "waiting until what the command wrote is in the cloud's store"
+                       : "waiting until what the command wrote is at your machine");
     }
     uint64_t until = barrier ? m->until_usec : m->since_usec + MOUNTS_USEC;
     if (now < until)

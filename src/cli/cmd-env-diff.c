@@ -1,8 +1,10 @@
-/* `virga env diff A B`: what lies in one and not, or otherwise, in the other. */
+/* `virga env diff A B`: what lies in one and not, or otherwise, in the other. With one argument it
+   is a task's changes that are wanted. */
 #include "base/cleanup.h"
 #include "base/map.h"
 #include "base/mem.h"
-#include "cli/cmd-env.h"
+#include "cli/cmd-env-changes.h"
+#include "cli/json.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,17 +69,31 @@ static bool differs(const struct vg_fitem *a, const struct vg_fitem *b) {
     return a->id && memcmp(a->id, b->id, VG_HASH) != 0;
 }
 
-/* Returns how many lines were printed. */
-static size_t print(const struct side *a, const struct side *b) {
+static void print_one(json_t *all, char how, const char *path) {
+    if (!all) {
+        printf("%c %s\n", how, path);
+        return;
+    }
+    json_t *j = json_object();
+    json_object_set_new(j, "path", vg_json_text(path));
+    json_object_set_new(j, "change",
+                        json_string(how == '-'   ? "removed"
+                                    : how == '+' ? "added"
+                                                 : "changed"));
+    json_array_append_new(all, j);
+}
+
+/* Into `all`, or as lines when that is NULL. Returns how many there are. */
+static size_t print(const struct side *a, const struct side *b, json_t *all) {
     size_t i = 0, k = 0, lines = 0;
     while (i < a->n || k < b->n) {
         int c = i == a->n ? 1 : k == b->n ? -1 : strcmp(a->item[i].path, b->item[k].path);
         if (c < 0)
-            printf("- %s\n", a->item[i].path);
+            print_one(all, '-', a->item[i].path);
         else if (c > 0)
-            printf("+ %s\n", b->item[k].path);
+            print_one(all, '+', b->item[k].path);
         else if (differs(&a->item[i], &b->item[k]))
-            printf("M %s\n", a->item[i].path);
+            print_one(all, 'M', a->item[i].path);
         else
             lines--;
         lines++;
@@ -89,7 +105,7 @@ static size_t print(const struct side *a, const struct side *b) {
 
 static int load(struct vg_estore *s, const char *ref, struct side *side, struct vg_err *err) {
     struct vg_ftree *t;
-    int r = vg_ecmd_take(s, ref, &t, NULL, err);
+    int r = vg_ecmd_take(s, ref, true, &t, NULL, err);
     if (r < 0)
         return r;
     r = vg_ftree_each(t, collect, side, err);
@@ -102,14 +118,19 @@ int vg_ecmd_diff_run(struct vg_cmd_line *l) {
     struct vg_ecmd_box box = {0};
     struct side a = {0}, b = {0};
     struct vg_err err = VG_ERR_INIT;
-    if (!vg_cmd_plain(l, 2, 2))
+    if (!vg_cmd_plain(l, 1, 2))
         return l->exit;
+    if (l->n_args == 1)
+        return vg_ecmd_changes_run(l);
     int r = vg_ecmd_box_open(&box, &err);
     if (r == 0)
         r = load(box.store, l->args[0], &a, &err);
     if (r == 0)
         r = load(box.store, l->args[1], &b, &err);
-    int exit = r < 0 ? vg_cmd_fail(&err) : print(&a, &b) ? 1 : 0;
+    json_t *all = r == 0 && l->json ? json_array() : NULL;
+    int exit = r < 0 ? vg_cmd_fail(&err) : print(&a, &b, all) ? 1 : 0;
+    if (all)
+        vg_json_print(all);
     side_done(&a);
     side_done(&b);
     vg_ecmd_box_close(&box);

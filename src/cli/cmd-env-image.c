@@ -76,7 +76,7 @@ static int export_to(const char *ref, int fd, struct vg_err *err) {
     char *config = NULL;
     int r = vg_ecmd_box_open(&box, err);
     if (r == 0)
-        r = vg_ecmd_take(box.store, ref, &t, &config, err);
+        r = vg_ecmd_take(box.store, ref, false, &t, &config, err);
     if (r == 0)
         r = vg_oci_export(t, box.store, config, ref, fd, err);
     vg_ftree_unref(t);

@@ -44,19 +44,20 @@ struct mover {
     int fd, result;
     struct vg_err err;
     atomic_bool over;
+    bool names;
     struct vg_eversion found;
     char *config;
 };
 
 static void *serve_main(void *arg) {
     struct mover *m = arg;
-    m->result = vg_fserve(m->t, m->fd, 0);
+    m->result = vg_fserve(m->t, m->fd, 0, NULL);
     return NULL;
 }
 
 static void *pull_main(void *arg) {
     struct mover *m = arg;
-    struct vg_pull_conf conf = {.tree = m->t, .fd = m->fd};
+    struct vg_pull_conf conf = {.tree = m->t, .fd = m->fd, .names = m->names};
     m->result = vg_pull(&conf, &m->err);
     m->over = true;
     return NULL;
@@ -136,10 +137,10 @@ static int wait_for(struct vg_client *c, struct mover *m, struct vg_err *err) {
     return r;
 }
 
-int vg_ecmd_take(struct vg_estore *into, const char *ref, struct vg_ftree **ret, char **ret_config,
-                 struct vg_err *err) {
+int vg_ecmd_take(struct vg_estore *into, const char *ref, bool names, struct vg_ftree **ret,
+                 char **ret_config, struct vg_err *err) {
     struct vg_client *c;
-    struct mover m = {0};
+    struct mover m = {.names = names};
     Vg__Pb__EnvReq get = vg_ecmd_request(OP(GET), ref), q = vg_ecmd_request(OP(OPEN), ref);
     Vg__Pb__Envelope ask = vg_request(ENV, env, &get), req = vg_request(ENV, env, &q);
     pthread_t thread;

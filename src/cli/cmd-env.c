@@ -1,6 +1,6 @@
 /* `virga env`: environments in the cloud's store: names, versions, readers. What moves trees is in
    cmd-env-move.c. */
-#include "cli/cmd-env.h"
+#include "cli/cmd-env-changes.h"
 
 #include "base/cleanup.h"
 #include "base/util.h"
@@ -13,9 +13,16 @@
 
 #define OP(name) VG__PB__ENV_REQ__OP__##name
 
+/* What a task changed is kept like an environment, but is none. */
+static bool is_changes(const Vg__Pb__EnvInfo *e) {
+    return strncmp(e->name, VG_KEEP_PREFIX, strlen(VG_KEEP_PREFIX)) == 0;
+}
+
 static void rows(const Vg__Pb__Envelope *env, struct vg_table *t) {
     for (size_t i = 0; i < env->envs->n_env; i++) {
         const Vg__Pb__EnvInfo *e = env->envs->env[i];
+        if (is_changes(e))
+            continue;
         char name[512], files[32], size[32], missing[32], age[48];
         snprintf(name, sizeof(name), "%s@%u", e->name, e->version);
         snprintf(files, sizeof(files), "%" PRIu64, e->files);
@@ -53,7 +60,8 @@ static json_t *as_json(const Vg__Pb__EnvInfo *e) {
 
 static void items(const Vg__Pb__Envelope *env, json_t *array) {
     for (size_t i = 0; i < env->envs->n_env; i++)
-        json_array_append_new(array, as_json(env->envs->env[i]));
+        if (!is_changes(env->envs->env[i]))
+            json_array_append_new(array, as_json(env->envs->env[i]));
 }
 
 static const struct vg_lister lister = {
@@ -109,7 +117,13 @@ static int show_run(struct vg_cmd_line *l) {
 static int remove_run(struct vg_cmd_line *l) {
     if (!vg_cmd_plain(l, 1, 1))
         return l->exit;
-    Vg__Pb__EnvReq m = vg_ecmd_request(OP(REMOVE), l->args[0]);
+    char name[VG_ENV_NAME_MAX + 1];
+    uint64_t task;
+    struct vg_err err = VG_ERR_INIT;
+    bool id = vg_id_parse(l->args[0], &task) == 0; /* a name of 16 hex digits is nobody's choice */
+    if (id && vg_ecmd_task_ref(l->args[0], name, &task, &err) < 0)
+        return vg_cmd_fail(&err);
+    Vg__Pb__EnvReq m = vg_ecmd_request(OP(REMOVE), id ? name : l->args[0]);
     Vg__Pb__Envelope req = vg_request(ENV, env, &m);
     return vg_change_run(&req);
 }
@@ -156,16 +170,19 @@ static const struct vg_cmd subs[] = {
      .opts = import_opts, .n_opts = VG_COUNT(import_opts), .run = vg_ecmd_import_run},
     {"export", "NAME[@VERSION]", "write one as an OCI archive", .opts = export_opts,
      .n_opts = VG_COUNT(export_opts), .run = vg_ecmd_export_run},
-    {"diff", "A B", "what differs between two", .run = vg_ecmd_diff_run},
+    {"diff", "A B|TASK", "what differs between two, or what a task changed", VG_LIST_OPTS,
+     .run = vg_ecmd_diff_run},
+    {"apply", "TASK [DIR]", "bring what a task changed into this machine's folder",
+     .run = vg_ecmd_apply_run},
     {"share", "NAME", "let a team use it", .opts = share_opts, .n_opts = VG_COUNT(share_opts),
      .run = share_run},
-    {"rm", "NAME[@VERSION]", "remove a version, or all", .run = remove_run},
+    {"rm", "NAME[@VERSION]|TASK", "remove a version, all, or a task's changes", .run = remove_run},
 };
 
 const struct vg_cmd vg_cmd_env = {
     .name = "env",
     .args = "",
-    .summary = "environments: list, show, save, import, export, diff, share, rm",
+    .summary = "environments: list, show, save, import, export, diff, apply, share, rm",
     .subs = subs,
     .n_subs = VG_COUNT(subs)};
 const struct vg_cmd vg_cmd_envd = {.name = "envd", .args = "", .raw = vg_envd_main};

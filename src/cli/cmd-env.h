@@ -21,9 +21,11 @@ void vg_ecmd_box_close(struct vg_ecmd_box *b); /* and removes it; zeroed is fine
 /* Saves a tree under a name; prints nothing. *ret_version of the new one. */
 int vg_ecmd_put(struct vg_ftree *t, const char *name, const char *source, const char *config,
                 uint32_t *ret_version, struct vg_err *err);
-/* Brings one here. `config` (may be NULL) becomes the caller's. */
-int vg_ecmd_take(struct vg_estore *into, const char *ref, struct vg_ftree **ret, char **ret_config,
-                 struct vg_err *err);
+/* Brings one here; `names`: without contents. `config` (may be NULL) becomes the caller's. */
+int vg_ecmd_take(struct vg_estore *into, const char *ref, bool names, struct vg_ftree **ret,
+                 char **ret_config, struct vg_err *err);
+/* How many changes of a task the cloud keeps for this user; 0 also when it cannot be asked. */
+uint64_t vg_ecmd_kept(uint64_t task);
 /* An image into the cloud's store: a file, a folder, or a registry's name. */
 struct vg_ecmd_from {
     const char *platform; /* "linux/amd64"; NULL: this machine's */

@@ -121,9 +121,8 @@ static int fill_spec(const struct vg_mpkt *answer, const struct vg_spec_opts *se
     spec.has_strict = spec.strict = set->strict;
     spec.has_sync = spec.sync = set->sync;
     spec.has_pin = spec.pin = pin;
-    /* what is pinned is not written back: it lies in the one tree with everything else */
-    for (const char *path;
-         !pin && (path = vg_mpkt_next(answer, "view", &at)) && spec.n_view < VIEWS_MAX;) {
+    /* of a pinned task: what it changes in these is kept */
+    for (const char *path; (path = vg_mpkt_next(answer, "view", &at)) && spec.n_view < VIEWS_MAX;) {
         char *own = vg_strdup(path);
         if (!own)
             return -ENOMEM;
@@ -199,10 +198,6 @@ int run_mirror(struct run *r, const struct vg_spec_opts *set, struct vg_err *err
         return vg_err_set(err, VG_PROTOCOL,
                           "the file service gave no good answer: "
                           "'virga mirror stop' ends it, the next vrun starts it");
-    if (pin && !r->quiet && spec.n_view == 0 && vg_mpkt_get(&p, "view"))
-        run_say(r,
-                "the task gets a copy of this machine's files; what it writes into them is dropped "
-                "when it ends (a pool's shared folders stay)");
     r->pinning = pin;
     r->spec.mirror = &spec;
     return 0;

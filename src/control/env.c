@@ -14,6 +14,7 @@
 #include "control/job.h"
 #include "control/mirror.h"
 #include "control/peer.h"
+#include "control/spec-check.h"
 #include "control/timer.h"
 
 #include <libgen.h>
@@ -383,7 +384,13 @@ void vg_envs_link(struct vg_job *j) {
         close(theirs);
         return;
     }
+    ProtobufCBinaryData path[VG_SPEC_VIEWS_MAX];
+    const Vg__Pb__MirrorSpec *spec = j->task->spec->mirror;
     fill(j, &m, OP(LINK));
+    m.has_keep_all = m.keep_all = spec->keep_changes;
+    m.path = path;
+    for (; spec->pin && m.n_path < spec->n_view && m.n_path < VG_SPEC_VIEWS_MAX; m.n_path++)
+        path[m.n_path] = spec->view[m.n_path]->path;
     ask(e, &m, theirs, ASK_LINK);
 }
 

@@ -17,6 +17,8 @@ enum vg_fsd_kind {
     VG_FSD_STATUS,   /* answered by STATUS_TEXT: JSON */
     VG_FSD_STOP,     /* the node goes down: leave now, or as soon as no task holds a view */
     VG_FSD_PEER,     /* one stream socket: to this user's daemon on another node; no answer */
+    VG_FSD_KEEP,     /* paths, each with its NUL, + upper layer and merged root of the task, before
+                        BARRIER: what it changed below them (none: anywhere) goes to the store */
     /* from fsd */
     VG_FSD_MOUNTS = 32, /* vg_fsd_mounts + descriptors */
     VG_FSD_FAILED,      /* vg_fsd_failed */

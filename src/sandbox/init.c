@@ -414,7 +414,7 @@ static int keep_only(int sock, int scratch) {
 
 void vg_sb_init_main(const struct vg_sb_birth *b) {
     struct vg_err err = VG_ERR_INIT;
-    int fds[3] = {-1, -1, INIT_SCRATCH}, sock = b->sock, scratch = -1;
+    int fds[VG_SB_READY_FDS] = {-1, -1, INIT_SCRATCH, -1}, sock = b->sock, scratch = -1;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     prctl(PR_SET_DUMPABLE, 0);
     prctl(PR_SET_NAME, "virga-init");
@@ -438,9 +438,12 @@ void vg_sb_init_main(const struct vg_sb_birth *b) {
     }
     fds[0] = open("/dev/pts", O_PATH | O_DIRECTORY | O_CLOEXEC);
     fds[1] = open("/dev/shm", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    size_t n_fds = 3;
+    if (b->profile->root)
+        fds[n_fds++] = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
     queues_empty = queues_size();
-    say(VG_SB_MSG_READY, 0, 0, NULL, fds, 3);
-    for (size_t i = 0; i < VG_COUNT(fds); i++)
+    say(VG_SB_MSG_READY, 0, 0, NULL, fds, n_fds);
+    for (size_t i = 0; i < n_fds; i++)
         close(fds[i]);
     serve();
 }

@@ -172,6 +172,7 @@ struct vg_sb_msg {
     uint64_t tag;
     char text[256];
 };
+#define VG_SB_READY_FDS 4 /* with READY: /dev/pts, /dev/shm, scratch; a mirrored root */
 #define VG_SB_MSG_MIN offsetof(struct vg_sb_msg, text)
 
 ssize_t vg_sb_send(int sock, const void *data, size_t n, const void *more, size_t more_n,
@@ -296,6 +297,7 @@ struct vg_sandbox {
     int own_mnt_fd, own_net_fd; /* owned: the caller's namespaces, to come back to */
     bool dead, private_dev, mirrored;
     int root_fd;               /* owned: root of the scratch file system */
+    int merged_fd;             /* owned: the root as commands see it; mirrored ones only, else -1 */
     bool traced;               /* `trace` is what the scratch held before the first command */
     struct vg_sb_trace *trace; /* owned */
     int64_t clock_offset;      /* wall minus boot time at the last exec */

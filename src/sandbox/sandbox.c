@@ -47,16 +47,17 @@ ssize_t vg_sb_send(int sock, const void *data, size_t n, const void *more, size_
     return r < 0 ? -errno : r;
 }
 
-/* One message of init; up to three descriptors. 0 bytes: init is gone. */
-static ssize_t receive(int sock, struct vg_sb_msg *m, int fds[3], int flags) {
+/* One message of init; descriptors that did not come are -1. 0 bytes: init is gone. */
+static ssize_t receive(int sock, struct vg_sb_msg *m, int fds[VG_SB_READY_FDS], int flags) {
     union {
-        char buf[CMSG_SPACE(sizeof(int) * 3)];
+        char buf[CMSG_SPACE(sizeof(int) * VG_SB_READY_FDS)];
         struct cmsghdr align;
     } ctl;
     struct iovec v = {m, sizeof(*m) - 1};
     struct msghdr h = {
         .msg_iov = &v, .msg_iovlen = 1, .msg_control = ctl.buf, .msg_controllen = sizeof(ctl.buf)};
-    fds[0] = fds[1] = fds[2] = -1;
+    for (int i = 0; i < VG_SB_READY_FDS; i++)
+        fds[i] = -1;
     memset(m, 0, sizeof(*m));
     ssize_t n;
     do
@@ -66,7 +67,8 @@ static ssize_t receive(int sock, struct vg_sb_msg *m, int fds[3], int flags) {
         return -errno;
     for (struct cmsghdr *c = CMSG_FIRSTHDR(&h); c; c = CMSG_NXTHDR(&h, c))
         if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
-            memcpy(fds, CMSG_DATA(c), VG_MIN(c->cmsg_len - CMSG_LEN(0), sizeof(int) * 3));
+            memcpy(fds, CMSG_DATA(c),
+                   VG_MIN(c->cmsg_len - CMSG_LEN(0), sizeof(int) * VG_SB_READY_FDS));
     return n;
 }
 
@@ -161,11 +163,12 @@ static int start_init(struct vg_sandbox *sb, const struct vg_sandbox_profile *p,
 
 int vg_sandbox_await(struct vg_sandbox *sb, struct vg_err *err) {
     struct vg_sb_msg m;
-    int fds[3];
+    int fds[VG_SB_READY_FDS];
     ssize_t n = receive(sb->sock, &m, fds, 0);
     sb->pts_fd = fds[0];
     sb->scratch_fd = fds[1];
     sb->root_fd = fds[2];
+    sb->merged_fd = fds[3];
     if (n >= (ssize_t)VG_SB_MSG_MIN && m.kind == VG_SB_MSG_READY && fds[2] >= 0) {
         if (!sb->mirrored)
             vg_sb_trace_first(sb);
@@ -192,7 +195,7 @@ static struct vg_sandbox *sandbox_new(struct vg_sandbox_node *node,
     sb->mirrored = p->root != NULL;
     sb->netns_fd = p->netns_fd;
     sb->pidfd = sb->sock = sb->userns_fd = sb->pts_fd = sb->scratch_fd = sb->shared_ids = -1;
-    sb->own_mnt_fd = sb->own_net_fd = sb->root_fd = sb->peak_fd = -1;
+    sb->own_mnt_fd = sb->own_net_fd = sb->root_fd = sb->merged_fd = sb->peak_fd = -1;
     sb->name = vg_strdup(name);
     bool whole = sb->name != NULL;
     for (size_t i = 0; whole && p->root && i < p->root->n_views; i++)
@@ -510,7 +513,7 @@ static bool take_event(struct vg_sandbox *sb, const struct vg_sb_msg *m, int *fd
 int vg_sandbox_next_event(struct vg_sandbox *sb, struct vg_sandbox_event *ret) {
     while (!sb->dead) {
         struct vg_sb_msg m;
-        int fds[3];
+        int fds[VG_SB_READY_FDS];
         ssize_t n = receive(sb->sock, &m, fds, MSG_DONTWAIT);
         if (n == -EAGAIN)
             return 0;
@@ -627,10 +630,12 @@ gid_t vg_sandbox_map_gid(const struct vg_sandbox *sb, gid_t inside) {
     return vg_sb_map_id(sb->slot, sb->gid, inside);
 }
 
-int vg_sandbox_changes(const struct vg_sandbox *sb) {
-    if (!sb->mirrored)
+int vg_sandbox_changes(const struct vg_sandbox *sb, int *ret_merged) {
+    if (!sb->mirrored || sb->merged_fd < 0)
         return -ENOTSUP;
     int fd = openat(sb->root_fd, "u0", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0)
+        *ret_merged = sb->merged_fd;
     return fd < 0 ? -errno : fd;
 }
 
@@ -643,6 +648,7 @@ void vg_sandbox_destroy(struct vg_sandbox *sb) {
     vg_close(&sb->pts_fd);
     vg_close(&sb->scratch_fd);
     vg_close(&sb->root_fd);
+    vg_close(&sb->merged_fd);
     vg_close(&sb->peak_fd);
     free(sb->trace);
     if (sb->pidfd >= 0) {

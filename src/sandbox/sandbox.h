@@ -192,8 +192,10 @@ uid_t vg_sandbox_map_uid(const struct vg_sandbox *sb, uid_t inside);
 gid_t vg_sandbox_map_gid(const struct vg_sandbox *sb, gid_t inside);
 
 /* What commands wrote outside of folders that are written back: the root's upper layer, as an
-   O_PATH descriptor. Mirrored roots only: -ENOTSUP. */
-int vg_sandbox_changes(const struct vg_sandbox *sb);
+   O_PATH descriptor of the caller's. *ret_merged is the root as they saw it (borrowed; still good
+   when all of them are dead): an upper layer alone does not have the content of a file that was
+   only renamed. Mirrored roots only: -ENOTSUP. */
+int vg_sandbox_changes(const struct vg_sandbox *sb, int *ret_merged);
 
 /* After its commands have ended: makes it ready for another command of the same profile and binds.
    False when it is not exactly as it was before: destroy it then. */

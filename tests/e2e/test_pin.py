@@ -1,7 +1,10 @@
 """vbatch from a laptop: what the command needs is copied into the cloud's store, and the laptop may go away for good."""
+import hashlib
+import json
 import os
 import shutil
 import signal
+import stat
 
 import pytest
 from hosts import far_world, ready_nodes, wait_for
@@ -49,7 +52,6 @@ def test_the_client_goes_away_for_good_and_the_task_ends_well(far, laptop):
     script = "sleep 3; cat /opt/only-here/file sub/data | wc -c; laptop-tool x; python3 main.py"
     laptop.vrun("sh", "-c", script, check=0)  # what it uses is known then
     done = laptop.run(["vbatch", "--snapshot", "sh", "-c", script], check=0)
-    assert b"what it writes into them is dropped" in done.stderr
     task = done.stdout.decode().strip()
     laptop.cut()
     t = end_of(far, task)
@@ -97,6 +99,83 @@ def test_the_control_plane_and_its_store_die_while_the_client_is_gone(far, lapto
     assert t["state"] == "succeeded", (t, control.out("virga", "task", "logs", task))
     assert control.out("virga", "task", "logs", task) == "late"
     wait_for("what it held to be let go", lambda: holds(far) == [])
+
+
+def test_what_it_wrote_is_kept_and_applied_later(far, laptop):
+    """Every kind of change, made while the laptop is gone: listed, applied once and again, with both kept where both
+    changed, and removed."""
+    w = laptop.work
+    (w / "old").mkdir()
+    (w / "old" / "a").write_text("a\n")
+    (w / "old" / "b").write_text("b\n")
+    (w / "away").mkdir()
+    (w / "away" / "x").write_text("x\n")
+    (w / "away" / "y").write_text("y\n")
+    for name in "edit both gone stays mode same".split():
+        (w / name).write_text(f"{name}\n")
+    (w / "edit").chmod(0o640)
+    script = """
+sleep 3
+echo more >> edit; echo node >> both; rm gone stays; chmod 755 mode
+mv old new; rm -r away; mkdir -p deep/er; head -c 3000000 /dev/urandom > deep/er/big; touch empty
+ln -s edit link; mkfifo pipe; setfattr -n user.virga -v yes empty 2>/dev/null || python3 -c 'import os; os.setxattr("empty", "user.virga", b"yes")'
+sha256sum < deep/er/big
+"""
+    (w / "go.sh").write_text(script)
+    task = laptop.run(["vbatch", "--snapshot", "sh", "go.sh"], check=0).stdout.decode().strip()
+    laptop.cut()
+    t = end_of(far, task)
+    laptop.heal()
+    assert t["state"] == "succeeded", (t, far.control.out("virga", "task", "logs", task))
+    told = json.loads(laptop.run(["virga", "env", "diff", "-o", "json", task], check=0).stdout)
+    changes = {os.path.relpath(c["path"], laptop.inner): (c["change"], c["kind"]) for c in told}
+    assert changes == {
+        "edit": ("changed", "file"), "both": ("changed", "file"), "mode": ("changed", "file"),
+        "gone": ("removed", "file"), "stays": ("removed", "file"),
+        "old": ("removed", "folder"), "old/a": ("removed", "file"), "old/b": ("removed", "file"),
+        "away": ("removed", "folder"), "away/x": ("removed", "file"), "away/y": ("removed", "file"),
+        "new": ("added", "folder"), "new/a": ("added", "file"), "new/b": ("added", "file"),
+        "deep": ("added", "folder"), "deep/er": ("added", "folder"), "deep/er/big": ("added", "file"),
+        "empty": ("added", "file"), "link": ("added", "link"), "pipe": ("added", "other")}, changes
+    assert [c["size"] for c in told if c["path"].endswith("/big")] == [3000000]
+    (w / "both").write_text("laptop\n")
+    (w / "stays").write_text("laptop\n")
+    (w / "away" / "mine").write_text("mine\n")
+    for time in range(2):
+        done = laptop.run(["virga", "env", "apply", task], check=1)  # there are conflicts
+        assert b"2 conflicts" in done.stdout, done
+        assert b"both changed on both sides" in done.stderr and b"stays was removed" in done.stderr, done
+        assert (w / "edit").read_text() == "edit\nmore\n" and (w / "edit").stat().st_mode & 0o777 == 0o640
+        assert (w / "both").read_text() == "laptop\n" and (w / f"both.conflict-{task[:8]}").read_text() == "both\nnode\n"
+        assert not (w / "gone").exists() and (w / "stays").read_text() == "laptop\n"
+        assert (w / "mode").stat().st_mode & 0o777 == 0o755 and (w / "same").read_text() == "same\n"
+        assert not (w / "old").exists() and (w / "new" / "b").read_text() == "b\n"
+        assert os.listdir(w / "away") == ["mine"]
+        big = hashlib.sha256((w / "deep/er/big").read_bytes()).hexdigest()
+        assert far.control.out("virga", "task", "logs", task).split()[0] == big
+        assert os.readlink(w / "link") == "edit" and stat.S_ISFIFO((w / "pipe").stat().st_mode)
+        assert os.getxattr(w / "empty", "user.virga") == b"yes"
+        assert len(list(w.glob("*.conflict-*"))) == 1 and not list(w.glob("**/.virga-apply-*"))
+    assert b" 0 changes applied" in b" " + done.stdout
+    assert task not in laptop.run(["virga", "env", "list"], check=0).stdout.decode()
+    laptop.run(["virga", "env", "rm", task], check=0)
+    gone = laptop.run(["virga", "env", "diff", task])
+    assert gone.returncode != 0 and b"no changes of task" in gone.stderr, gone
+
+
+def test_changes_are_applied_to_another_folder_and_nowhere_else(far, laptop):
+    (laptop.work / "sub").mkdir()
+    task = laptop.run(["vbatch", "--snapshot", "sh", "-c", "echo out > sub/out; echo no > /opt/only-here/no"],
+                      check=0).stdout.decode().strip()
+    assert end_of(far, task)["state"] == "succeeded"
+    told = laptop.run(["virga", "env", "diff", task], check=0).stdout.decode().split()
+    assert told == ["+", "4", "B", f"{laptop.inner}/sub/out"], told
+    (laptop.path("/opt/only-here/else")).mkdir(exist_ok=True)
+    astray = laptop.run(["env", "-C", "/", "virga", "env", "apply", task])
+    assert astray.returncode != 0 and b"name the folder" in astray.stderr, astray
+    laptop.run(["env", "-C", "/", "virga", "env", "apply", task, "/opt/only-here/else"], check=0)
+    assert laptop.path("/opt/only-here/else/sub/out").read_text() == "out\n"
+    assert not (laptop.work / "sub" / "out").exists()
 
 
 def test_without_a_snapshot_the_laptop_serves_on_and_gets_what_was_written(far, laptop):

@@ -239,6 +239,18 @@ static int on_barrier(struct fsd_conn *c) {
     return 0;
 }
 
+static int on_keep(struct fsd *d, struct fsd_conn *c, const struct vg_fsd_head *head, int *fds,
+                   size_t *n_fds) {
+    if (!c->holds || *n_fds != 2)
+        return -EBADMSG;
+    *n_fds = 0;
+    int r = vg_machine_keep(c->machine->m, c->task, fds[0], fds[1], d->packet, head->len);
+    if (r < 0)
+        vg_warn("task=%llx its changes cannot be kept: %s", (unsigned long long)c->task,
+                strerror(-r));
+    return r;
+}
+
 static char *status_text(struct fsd *d) {
     struct vg_buf cache = {0}, peers = {0};
     json_t *machines = json_array();
@@ -283,6 +295,8 @@ int vg_fsd_packet(struct fsd *d, struct fsd_conn *c, const struct vg_fsd_head *h
         return has_task ? on_link(d, &t, fds, n_fds) : -EBADMSG;
     case VG_FSD_TASK:
         return has_task ? on_task(d, c, &t) : -EBADMSG;
+    case VG_FSD_KEEP:
+        return on_keep(d, c, head, fds, n_fds);
     case VG_FSD_BARRIER:
         return on_barrier(c);
     case VG_FSD_ENDED:

@@ -211,6 +211,9 @@ static int on_msg(struct vg_links *l, struct link *k, const struct vg_mw_frame *
     case VG__MR__MSG__BODY_NOTE:
         CALL(l, note, m->note);
         return 0;
+    case VG__MR__MSG__BODY_KEPT:
+        CALL(l, kept, m->kept);
+        return 0;
     case VG__MR__MSG__BODY_MARK:
         return say_marked(l, k, m->mark);
     case VG__MR__MSG__BODY_SENT:

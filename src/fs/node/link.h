@@ -24,6 +24,7 @@ struct vg_link_ops { /* on the receiving thread; must not block for long */
     void (*fail)(void *user, const Vg__Mr__Fail *m);
     void (*ack)(void *user, const Vg__Mr__Ack *m);
     void (*note)(void *user, const Vg__Mr__Note *m);
+    void (*kept)(void *user, const Vg__Mr__Kept *m);
     /* All links are gone (up = false) or one is there again (Hello has come). On up, requests that
        have not been answered were sent again already. */
     void (*state)(void *user, bool up);

@@ -1,6 +1,6 @@
 #pragma once
-/* Shared by machine.c (life, links), machine-gen.c (the environment's views) and machine-run.c
-   (runs, barriers, traces). */
+/* Shared by machine.c (life, links), machine-gen.c (the environment's views), machine-run.c
+   (runs, barriers, traces) and machine-keep.c (what a task changed goes to the store). */
 #include "base/list.h"
 #include "fs/node/compile.h"
 #include "fs/node/machine.h"
@@ -43,6 +43,7 @@ struct mtask {
     unsigned jobs;          /* threads that work for it */
     int code;
     char text[240];
+    struct mkeep *keep; /* owned; NULL: what it changes is written back, or dropped */
     struct mview *view[16];
     bool sync[16];
     size_t n_view;
@@ -75,6 +76,9 @@ struct vg_machine {
     size_t stash_bytes;
     pthread_mutex_t lock; /* tasks, jobs, n_view, gens */
     pthread_cond_t idle;
+    pthread_cond_t kept; /* an answer to Keep came, another link carries it, or all ends */
+    uint64_t resends;    /* links that carried operations */
+    bool stopping;
     struct vg_list tasks;
     unsigned jobs;
 };
@@ -83,6 +87,14 @@ struct mtask *vg_mtask(struct vg_machine *m, uint64_t task); /* locked; NULL: un
 struct mtask *vg_mtask_have(struct vg_machine *m, uint64_t task);
 void vg_mtask_put(struct vg_machine *m, struct mtask *t); /* locked; frees it when it is over */
 void vg_machine_on_run(struct vg_machine *m, const Vg__Mr__Run *run); /* receiving thread */
+
+/* machine-keep.c */
+/* Tells the store what the task changed, and waits until it has that. On a thread of the task's; 0
+   or -errno and a sentence. */
+int vg_mkeep_tell(struct vg_machine *m, struct mtask *t, char *text, size_t n);
+void vg_mkeep_answered(struct vg_machine *m, const Vg__Mr__Kept *k); /* receiving thread */
+void vg_mkeep_resend(struct vg_machine *m);                          /* receiving thread */
+void vg_mkeep_free(struct mkeep *k);
 
 /* machine-gen.c; receiving thread, or nobody else is there */
 int vg_gen_first(struct vg_machine *m, struct vg_err *err);

@@ -40,6 +40,7 @@ void vg_mtask_put(struct vg_machine *m, struct mtask *t) {
     struct mgen *g = t->gen;
     vg_list_remove(&t->link);
     vg_image_unref(t->image);
+    vg_mkeep_free(t->keep);
     free(t);
     if (!g)
         return;
@@ -372,11 +373,12 @@ static void barrier_over(void *user, int code, const char *text) {
 
 static void write_back(struct vg_machine *m, struct mtask *t, void *arg) {
     struct barrier *b = arg;
-    int r = 0;
+    char text[240] = "the node could not put all that was written into its log";
+    int r = t->keep ? vg_mkeep_tell(m, t, text, sizeof(text)) : 0;
     for (size_t i = 0; r >= 0 && i < t->n_view; i++)
         r = vg_proj_flush(t->view[i]->proj);
     if (r < 0)
-        barrier_over(b, -r, "the node could not put all that was written into its log");
+        barrier_over(b, -r, text);
     else
         vg_oplog_barrier(m->log, barrier_over, b);
 }
@@ -428,6 +430,7 @@ void vg_machine_gone(struct vg_machine *m, uint64_t task) {
     struct mtask *t = vg_mtask(m, task);
     if (t) {
         t->gone = true;
+        pthread_cond_broadcast(&m->kept); /* whoever waits for the store on its behalf */
         vg_mtask_put(m, t);
     }
     pthread_mutex_unlock(&m->lock);

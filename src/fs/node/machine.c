@@ -152,6 +152,11 @@ static void on_note(void *user, const Vg__Mr__Note *n) {
 
 static void on_resend(void *user) {
     vg_oplog_resend(((struct vg_machine *)user)->log);
+    vg_mkeep_resend(user);
+}
+
+static void on_kept(void *user, const Vg__Mr__Kept *k) {
+    vg_mkeep_answered(user, k);
 }
 
 static uint64_t on_next_op(void *user) {
@@ -171,6 +176,7 @@ static int build(struct vg_machine *m, struct vg_err *err) {
                                            .fail = on_fail,
                                            .ack = on_ack,
                                            .note = on_note,
+                                           .kept = on_kept,
                                            .resend = on_resend,
                                            .next_op = on_next_op};
     m->dir = vg_strdup(m->conf.dir);
@@ -194,6 +200,7 @@ int vg_machine_new(const struct vg_machine_conf *conf, struct vg_machine **ret,
     m->conf = *conf;
     pthread_mutex_init(&m->lock, NULL);
     pthread_cond_init(&m->idle, NULL);
+    pthread_cond_init(&m->kept, NULL);
     vg_list_init(&m->tasks);
     vg_list_init(&m->stash);
     vg_list_init(&m->gens);
@@ -241,6 +248,10 @@ static void await_jobs(struct vg_machine *m) {
 void vg_machine_free(struct vg_machine *m) {
     if (!m)
         return;
+    pthread_mutex_lock(&m->lock);
+    m->stopping = true;
+    pthread_cond_broadcast(&m->kept);
+    pthread_mutex_unlock(&m->lock);
     await_jobs(m);
     /* The receiving thread must not meet a view that is gone, and views ask through the links: the
        thread stops first, the memory goes last. */
@@ -254,9 +265,13 @@ void vg_machine_free(struct vg_machine *m) {
     vg_voided_clear(&m->voided);
     vg_list_for_each_safe (it, &m->stash)
         free(vg_list_entry(it, struct stashed, link));
-    vg_list_for_each_safe (it, &m->tasks)
-        free(vg_list_entry(it, struct mtask, link));
+    vg_list_for_each_safe (it, &m->tasks) {
+        struct mtask *t = vg_list_entry(it, struct mtask, link);
+        vg_mkeep_free(t->keep);
+        free(t);
+    }
     pthread_cond_destroy(&m->idle);
+    pthread_cond_destroy(&m->kept);
     pthread_mutex_destroy(&m->lock);
     if (m->dir)
         vg_machine_clear(m->dir);

@@ -156,6 +156,11 @@ struct vg_machine_mounts {
 /* After `ready`. */
 int vg_machine_mounts(struct vg_machine *m, uint64_t task, struct vg_machine_mounts *ret);
 void vg_machine_mounts_done(struct vg_machine_mounts *t);
+/* Before the barrier: what lies in the task's upper layer goes to the store, as far as it is below
+   one of `paths` (each ends with NUL, `len` bytes in all; none: all of it). Takes the descriptors,
+   also when it fails. -EALREADY: it was said before. */
+int vg_machine_keep(struct vg_machine *m, uint64_t task, int upper, int merged, const char *paths,
+                    size_t len);
 /* done when all that the task wrote is at the client. */
 int vg_machine_barrier(struct vg_machine *m, uint64_t task,
                        void (*done)(void *user, uint64_t task, int code, const char *text));

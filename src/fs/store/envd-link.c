@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "fs/store/envd-int.h"
+#include "fs/store/keep.h"
 #include "fs/store/pull.h"
 
 #include <string.h>
@@ -65,7 +66,8 @@ void vg_work_save(struct vg_work *w) {
     uint32_t version;
     if (vg_env_ref_parse(w->m->ref ? w->m->ref : "", owner, name, &version, &w->err) < 0)
         return;
-    if ((*owner && strcmp(owner, w->m->user) != 0) || version || w->fd < 0) {
+    if ((*owner && strcmp(owner, w->m->user) != 0) || version || w->fd < 0 ||
+        strncmp(name, VG_KEEP_PREFIX, strlen(VG_KEEP_PREFIX)) == 0) {
         vg_err_set(&w->err, VG_INVALID,
                    "'%s': an environment is saved under a plain name; its version is counted",
                    w->m->ref);
@@ -238,13 +240,27 @@ static void tree_put(struct vg_envd *d, struct vg_envtree *e) {
     }
 }
 
+/* Where what the link's task changes is put: with its owner's own things, if anywhere. */
+static const struct vg_keep_conf *keeps(struct vg_work *w, struct vg_keep_conf *c) {
+    struct vg_err err = VG_ERR_INIT;
+    *c = (struct vg_keep_conf){.path = w->m->path, .n_path = w->m->n_path, .all = w->m->keep_all};
+    if (w->m->op != VG__PB__ENV_REQ__OP__LINK || (!c->n_path && !c->all))
+        return NULL;
+    c->store = vg_envd_store(w->d, w->m->user, true, &err);
+    if (!c->store)
+        vg_warn("task=%016llx what it changes cannot be kept: %s",
+                (unsigned long long)w->m->task_id, err.msg);
+    return c->store ? c : NULL;
+}
+
 int vg_envd_serve(struct vg_work *w, struct vg_estore *s, const uint8_t root[VG_HASH]) {
     struct vg_envtree *e;
     struct vg_ftree *t = tree_get(w, s, root, &e);
     if (!t)
         return w->err.msg[0] ? w->err.code : vg_err_sys(&w->err, -ENOMEM, "cannot serve");
     vg_work_post(w);
-    int r = vg_fserve(t, vg_take_fd(w->fd), w->m->task_id);
+    struct vg_keep_conf keep;
+    int r = vg_fserve(t, vg_take_fd(w->fd), w->m->task_id, keeps(w, &keep));
     if (r < 0)
         vg_debug("link task=%016llx: %s", (unsigned long long)w->m->task_id, strerror(-r));
     tree_put(w->d, e);
@@ -274,8 +290,9 @@ static struct vg_ftree *wait_for_pin(struct vg_work *w) {
 }
 
 static void serve_pin(struct vg_work *w, struct vg_ftree *t) {
+    struct vg_keep_conf keep;
     vg_work_post(w);
-    vg_fserve(t, vg_take_fd(w->fd), w->m->task_id);
+    vg_fserve(t, vg_take_fd(w->fd), w->m->task_id, keeps(w, &keep));
     vg_ftree_unref(t);
 }
 

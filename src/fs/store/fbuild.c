@@ -30,7 +30,7 @@ static uint32_t place_of(const struct vg_fnode *n, const char *name, size_t len,
     return lo;
 }
 
-static struct vg_fnode *child(const struct vg_fnode *n, const char *name, size_t len) {
+struct vg_fnode *vg_fnode_child(const struct vg_fnode *n, const char *name, size_t len) {
     bool found;
     uint32_t i = place_of(n, name, len, &found);
     return found ? n->child[i] : NULL;
@@ -107,7 +107,7 @@ static int follow(struct vg_ftree *t, struct vg_fnode *at, struct vg_fnode *link
     r = walk(t, full, make, links + 1, &folder, &name, &len);
     if (r < 0)
         return r;
-    struct vg_fnode *c = len ? child(folder, name, len) : folder;
+    struct vg_fnode *c = len ? vg_fnode_child(folder, name, len) : folder;
     if (!c && make)
         r = make_folder(t, folder, name, len, &c);
     else if (!c)
@@ -128,7 +128,7 @@ static int step(struct vg_ftree *t, struct vg_fnode **at, const char *name, size
         *at = (*at)->parent ? (*at)->parent : *at;
         return 0;
     }
-    struct vg_fnode *c = child(*at, name, len);
+    struct vg_fnode *c = vg_fnode_child(*at, name, len);
     int r = 0;
     if (c && S_ISLNK(c->st.mode))
         r = follow(t, *at, c, make, links, &c);
@@ -197,7 +197,7 @@ static int put(struct vg_ftree *t, const char *path, const struct vg_mstat *st, 
     int r = walk(t, path, true, 0, &folder, &name, &len);
     if (r < 0)
         return r;
-    n = len ? child(folder, name, len) : t->root;
+    n = len ? vg_fnode_child(folder, name, len) : t->root;
     if (n && S_ISDIR(n->st.mode) && S_ISDIR(st->mode)) {
         set_stat(n, st);
         vg_fnode_xattrs_free(n);
@@ -235,7 +235,7 @@ static int find(struct vg_ftree *t, const char *path, struct vg_fnode **ret) {
     size_t len;
     int r = walk(t, path, false, 0, ret, &name, &len);
     if (r == 0 && len)
-        *ret = child(*ret, name, len);
+        *ret = vg_fnode_child(*ret, name, len);
     return r < 0 ? r : *ret ? 0 : -ENOENT;
 }
 

@@ -15,13 +15,6 @@ enum vg_fnode_state {
     VG_F_NEVER, /* it will not come: `error` says why */
 };
 
-struct vg_fxattr {
-    struct vg_fxattr *next;
-    uint16_t name_len;
-    uint32_t value_len;
-    char bytes[]; /* name, value */
-};
-
 struct vg_fnode {
     uint64_t object;
     struct vg_fnode *parent; /* NULL: the root */
@@ -67,6 +60,7 @@ struct vg_ftree {
 struct vg_fnode *vg_fnode_new(struct vg_ftree *t, struct vg_fnode *parent,
                               const struct vg_dirent *e);
 void vg_fnode_free(struct vg_ftree *t, struct vg_fnode *n); /* and all below */
+struct vg_fnode *vg_fnode_child(const struct vg_fnode *n, const char *name, size_t len);
 int vg_fnode_path(const struct vg_fnode *n, char *out, size_t size);
 void vg_fnode_miss(struct vg_ftree *t, struct vg_fnode *n);
 int vg_fnode_xattr(struct vg_fnode *n, const char *name, size_t name_len, const void *value,

@@ -91,6 +91,7 @@ static int walk_node(struct walk *w, struct vg_fnode *n, size_t len, unsigned de
                          .target = n->name + n->name_len + 1,
                          .target_len = n->target_len,
                          .id = S_ISREG(n->st.mode) && n->has_hash ? n->hash : NULL,
+                         .xattrs = n->xattrs,
                          .flags = n->flags};
     if (depth > VG_SNAP_DEPTH_MAX)
         return -ELOOP;

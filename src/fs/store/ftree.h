@@ -7,6 +7,7 @@
 
 struct vg_ftree;
 struct vg_pull;
+struct vg_keep_conf;
 
 #define VG_FTREE_NODES_MAX (8u << 20)
 
@@ -31,17 +32,25 @@ int vg_ftree_seal(struct vg_ftree *t, struct vg_eversion *ret, struct vg_err *er
 int vg_ftree_missed(struct vg_ftree *t, struct vg_buf *out);
 
 /* Serves it over a link (docs/mirror.md) until the other end closes; blocking: a thread of its own.
-   Takes fd. 0 after an orderly end, -EPROTO, -errno. */
-int vg_fserve(struct vg_ftree *t, int fd, uint64_t task);
+   Takes fd. `keep`: where what tasks changed in it is put (keep.h); NULL: nowhere. 0 after an
+   orderly end, -EPROTO, -errno. */
+int vg_fserve(struct vg_ftree *t, int fd, uint64_t task, const struct vg_keep_conf *keep);
 
 /* Every file, link and folder, parents first, sorted by name: for lists and archives. Loads what is
    needed. `path` starts with '/'; the root is "/". A negative return ends it. */
+struct vg_fxattr {
+    struct vg_fxattr *next;
+    uint16_t name_len;
+    uint32_t value_len;
+    char bytes[]; /* name, value */
+};
 struct vg_fitem {
     const char *path;
     struct vg_mstat st;
     const char *target;
     size_t target_len;
     const uint8_t *id; /* of a file whose content is here */
+    const struct vg_fxattr *xattrs;
     uint8_t flags;
 };
 int vg_ftree_each(struct vg_ftree *t, int (*each)(void *user, const struct vg_fitem *i), void *user,

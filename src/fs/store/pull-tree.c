@@ -24,7 +24,8 @@ void vg_pull_settle(struct vg_pull *p, struct vg_fnode *n, enum vg_fnode_state s
 }
 
 void vg_pull_want(struct vg_pull *p, struct vg_fnode *n) {
-    if (n->wanted || n->state == VG_F_HERE || n->state == VG_F_NEVER)
+    if (n->wanted || n->state == VG_F_HERE || n->state == VG_F_NEVER ||
+        (p->conf->names && S_ISREG(n->st.mode)))
         return;
     n->wanted = true;
     p->open++;
@@ -43,21 +44,6 @@ static void take_all(struct vg_pull *p, struct vg_fnode *n) {
             take_all(p, n->child[i]);
 }
 
-static struct vg_fnode *find_child(struct vg_fnode *n, const char *name, size_t len) {
-    for (uint32_t lo = 0, hi = n->n_child; lo < hi;) {
-        uint32_t mid = (lo + hi) / 2;
-        struct vg_fnode *c = n->child[mid];
-        int k = memcmp(c->name, name, VG_MIN((size_t)c->name_len, len));
-        if (k == 0 && c->name_len == len)
-            return c;
-        if (k < 0 || (k == 0 && c->name_len < len))
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return NULL;
-}
-
 static void mark_path(struct vg_pull *p, const char *path) {
     struct vg_fnode *n = p->t->root;
     while (*path == '/')
@@ -68,7 +54,7 @@ static void mark_path(struct vg_pull *p, const char *path) {
             return;
         }
         size_t len = strcspn(path, "/");
-        n = S_ISDIR(n->st.mode) ? find_child(n, path, len) : NULL;
+        n = S_ISDIR(n->st.mode) ? vg_fnode_child(n, path, len) : NULL;
         if (!n || n->take)
             return;
         for (path += len; *path == '/';)
@@ -129,7 +115,7 @@ static void describe(struct vg_pull *p, struct vg_fnode *c, const struct vg_dire
         c->state = VG_F_NEVER;
         c->error = EACCES;
         c->flags = (uint8_t)((c->flags | VG_DE_DENIED) & ~VG_DE_SECRET);
-    } else if (file && e->id && vg_estore_has(store, VG_E_DATA, e->id)) {
+    } else if (file && e->id && (p->conf->names || vg_estore_has(store, VG_E_DATA, e->id))) {
         memcpy(c->hash, e->id, VG_HASH);
         c->has_hash = true;
         c->state = VG_F_HERE;
@@ -146,7 +132,7 @@ static int add(struct vg_pull *p, struct vg_fnode *n, const struct vg_dirent *e)
         vg_list_push_back(&p->attrs, &c->attr);
     if (vg_map_put_u64(&p->by_up, c->up, c) < 0)
         return -ENOMEM;
-    if (S_ISREG(c->st.mode) && c->st.size == 0 && c->state == VG_F_UNKNOWN)
+    if (S_ISREG(c->st.mode) && c->st.size == 0 && c->state == VG_F_UNKNOWN && !p->conf->names)
         return vg_pull_content(p, c, 0, 0, "", 0); /* nobody needs to be asked */
     if (c->state == VG_F_UNKNOWN && vg_map_del_u64(&p->loose, c->up)) {
         c->pushed = true;
@@ -188,7 +174,7 @@ static int load(struct vg_pull *p, struct vg_fnode *n, const struct vg_dirrec *r
 static void reread(struct vg_pull *p, struct vg_fnode *n, const struct vg_dirrec *rec) {
     struct vg_dirent e;
     for (size_t at = 0; vg_dirrec_next(rec, &at, &e);) {
-        struct vg_fnode *c = find_child(n, e.name, e.name_len);
+        struct vg_fnode *c = vg_fnode_child(n, e.name, e.name_len);
         if (!c || !S_ISREG(c->st.mode) || !S_ISREG(e.st.mode) || c->state == VG_F_HERE ||
             c->state == VG_F_NEVER ||
             (c->st.size == e.st.size && c->st.mtime == e.st.mtime && c->up == e.object))
@@ -320,7 +306,7 @@ static struct vg_fnode *known(struct vg_pull *p, const char *path) {
     struct vg_fnode *n = p->t->root;
     for (path += strspn(path, "/"); n && *path; path += strspn(path, "/")) {
         size_t len = strcspn(path, "/");
-        n = S_ISDIR(n->st.mode) ? find_child(n, path, len) : NULL;
+        n = S_ISDIR(n->st.mode) ? vg_fnode_child(n, path, len) : NULL;
         path += len;
     }
     return n;

@@ -12,6 +12,7 @@ struct vg_pull_conf {
     const char *const *path;
     size_t n_path;
     bool prune; /* what is not wanted is left out; else it is there by name, and can be asked for */
+    bool names; /* contents are not wanted: files have the ids that their records tell */
     bool views; /* the written views of its Run are wanted, too (the project) */
     bool pushes; /* what it pushes is wanted, whole files; it says Pushed when that is all */
     bool stay;   /* goes on for demands until the link ends */

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "fs/store/ftree-int.h"
+#include "fs/store/keep.h"
 #include "mirror/mwire.h"
 
 #include <string.h>
@@ -28,6 +29,7 @@ struct serve {
     uint8_t *leaf;
     uint8_t open_id[VG_HASH]; /* the file read last: its descriptor is kept */
     int open_fd;
+    struct vg_keepin *keep; /* owned; NULL: nothing is taken in */
 };
 
 static int flush(struct serve *s) {
@@ -320,12 +322,39 @@ static int answer(struct serve *s, const Vg__Mr__Get *g) {
     return r;
 }
 
+static int send_kept(struct serve *s, struct vg_keepin_answer *a) {
+    Vg__Mr__Kept k = VG__MR__KEPT__INIT;
+    Vg__Mr__Msg m = VG__MR__MSG__INIT;
+    k.has_task = k.has_round = k.has_errno_ = k.has_changes = true;
+    k.task = a->task;
+    k.round = a->round;
+    k.errno_ = (uint32_t)a->error;
+    k.changes = a->changes;
+    k.text = a->text;
+    m.body_case = VG__MR__MSG__BODY_KEPT;
+    m.kept = &k;
+    return send_msg(s, &m);
+}
+
+/* The snapshot itself is never written; what a task changed is put beside it. */
+static int take_in(struct serve *s, const struct vg_mw_frame *f) {
+    struct vg_keepin_answer a;
+    if (!s->keep)
+        return -EPROTO;
+    int r = f->kind == VG_MW_MSG ? vg_keepin_msg(s->keep, f->msg->keep, &a)
+            : f->op == 0 ? vg_keepin_bytes(s->keep, f->object, f->offset, f->data, f->len, &a)
+                         : -EPROTO;
+    return r == 1 ? send_kept(s, &a) : r;
+}
+
 static int handle(struct serve *s, const struct vg_mw_frame *f) {
     if (f->kind == VG_MW_WRITE)
-        return -EPROTO; /* nothing here is written */
+        return take_in(s, f);
     if (f->kind != VG_MW_MSG)
         return -EPROTO;
     switch (f->msg->body_case) {
+    case VG__MR__MSG__BODY_KEEP:
+        return take_in(s, f);
     case VG__MR__MSG__BODY_GET:
         if (!f->msg->get->hurry)
             return answer(s, f->msg->get);
@@ -362,16 +391,18 @@ static int serve(struct serve *s, uint64_t task) {
     return r;
 }
 
-int vg_fserve(struct vg_ftree *t, int fd, uint64_t task) {
+int vg_fserve(struct vg_ftree *t, int fd, uint64_t task, const struct vg_keep_conf *keep) {
     struct serve s = {.t = t, .fd = fd, .open_fd = -1};
     s.leaf = vg_alloc(VG_LEAF);
+    s.keep = keep ? vg_keepin_new(keep, t) : NULL;
     vg_list_init(&s.urgent);
     vg_list_init(&s.ahead);
-    int r = serve(&s, task);
+    int r = keep && !s.keep ? -ENOMEM : serve(&s, task);
     struct vg_list *lists[] = {&s.urgent, &s.ahead};
     for (size_t i = 0; i < 2; i++)
         for (struct vg_list *it; (it = vg_list_first(lists[i]));)
             range_free(&s, vg_list_entry(it, struct range, link));
+    vg_keepin_free(s.keep);
     vg_close(&s.open_fd);
     vg_buf_done(&s.out);
     free(s.leaf);

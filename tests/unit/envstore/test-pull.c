@@ -77,7 +77,7 @@ struct server {
 
 static void *serve(void *arg) {
     struct server *s = arg;
-    s->result = vg_fserve(s->t, s->fd, 7);
+    s->result = vg_fserve(s->t, s->fd, 7, NULL);
     return NULL;
 }
 
