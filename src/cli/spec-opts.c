@@ -77,8 +77,8 @@ enum {
         {"allow", 0, "PATH", "let another machine read this secret, in memory only", O_ALLOW},     \
         {"sync", 0, NULL, "wait at every close until it is written back", O_SYNC},                 \
         {"strict", 0, NULL, "fail where a file changed under the command", O_STRICT},              \
-        {"snapshot", 0, NULL,                                                                      \
-         "detached: copy the files it needs first; its own writes are dropped", O_SNAPSHOT},       \
+        {"snapshot", 0, NULL, "detached: copy the files it needs first, and keep what it changes", \
+         O_SNAPSHOT},                                                                              \
         {"directory", 'C', "DIR", "start in this directory", O_DIR},                               \
         {"name", 'n', "NAME", "name the task", O_NAME},                                            \
         {"label", 'l', "K=V", "label the task; may be given again", O_LABEL},                      \

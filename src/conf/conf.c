@@ -13,6 +13,7 @@ static void set_numbers(struct vg_conf *c) {
         1u << 20; /* the keeper holds this in memory: it should fit a cache */
     c->limits.tasks = 1000000;
     c->limits.user_tasks = 250000;
+    c->limits.changes_usec = 30ULL * 86400 * VG_USEC;
     c->limits.history_usec = 30ULL * 86400 * VG_USEC;
     c->lease_usec = 60 * VG_USEC;
     c->node_cert_usec = 86400 * VG_USEC;

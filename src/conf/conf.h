@@ -55,6 +55,7 @@ struct vg_conf {
         uint64_t tasks;                          /* unfinished tasks in the cloud */
         uint64_t user_tasks;                     /* unfinished tasks of one user */
         uint64_t env_bytes;    /* of stored environments and pinned files, a user; 0: no limit */
+        uint64_t changes_usec; /* how long what tasks changed is kept; 0: for ever */
         uint64_t history_usec; /* how long ended tasks are kept; 0: for ever */
     } limits;
     struct {

@@ -202,13 +202,15 @@ static void add_bucket(const struct vg_conf *conf, char **argv, size_t n, char c
 }
 
 static int spawn(struct vg_envs *e, int fd, struct vg_err *err) {
-    char path[4096], quota[32], cache[32];
+    char path[4096], quota[32], changes[32], cache[32];
     vg_auto_free char *dir = vg_home_file(&e->ctl->home, "env");
     program(path);
     snprintf(quota, sizeof quota, "%llu", (unsigned long long)e->ctl->conf.limits.env_bytes);
-    char *argv[24] = {path, (char *)"envd",    (char *)"--fd", (char *)"3", (char *)"--dir",
-                      dir,  (char *)"--quota", quota};
-    add_bucket(&e->ctl->conf, argv, 8, cache);
+    snprintf(changes, sizeof changes, "%llu",
+             (unsigned long long)(e->ctl->conf.limits.changes_usec / VG_USEC));
+    char *argv[24] = {path, (char *)"envd",    (char *)"--fd", (char *)"3",         (char *)"--dir",
+                      dir,  (char *)"--quota", quota,          (char *)"--changes", changes};
+    add_bucket(&e->ctl->conf, argv, 10, cache);
     uv_stdio_container_t io[4] = {{.flags = UV_IGNORE},
                                   {.flags = UV_INHERIT_FD, .data.fd = 2},
                                   {.flags = UV_INHERIT_FD, .data.fd = 2},

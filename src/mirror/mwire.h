@@ -9,6 +9,7 @@
 #define VG_MW_MAX (1u << 20)              /* payload of a frame */
 #define VG_MW_DIR_MAX VG_DIRREC_MAX       /* a folder's record, put together */
 #define VG_MW_WRITE_MAX (VG_MW_MAX - 64u) /* bytes of one WRITE */
+#define VG_KEEP_THINGS_MAX (1u << 20)     /* that one task's Keeps may tell of */
 
 enum vg_mw_kind { VG_MW_MSG = 1, VG_MW_DIR = 2, VG_MW_DATA = 3, VG_MW_WRITE = 4 };
 enum { VG_MW_MORE = 1, VG_MW_ZSTD = 2 };

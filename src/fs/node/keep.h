@@ -9,7 +9,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define VG_KEEP_THINGS_MAX (1u << 20)
 #define VG_KEEP_PATH_MAX 4095
 #define VG_KEEP_DEPTH_MAX 500
 

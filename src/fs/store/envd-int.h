@@ -24,7 +24,7 @@ struct vg_work {
     struct vg_list in_queue; /* vg_envd.answers */
     struct vg_envd *d;
     uint32_t req;
-    const Vg__Pb__EnvReq *m; /* of env */
+    const Vg__Pb__EnvReq *m; /* of env; NULL: the time has come to remove what is old */
     Vg__Pb__Envelope *env;   /* owned */
     int fd;                  /* owned; -1: none came */
     struct vg_err err;       /* msg[0]: the answer is an error */
@@ -47,6 +47,7 @@ struct vg_envd {
     struct vg_conn *conn;
     const char *dir;
     uint64_t quota_bytes, cache_bytes;
+    uint64_t changes_sec; /* that what tasks changed is kept; 0: for ever */
     struct vg_s3 *bucket; /* owned; NULL: everything is kept here */
     struct vg_err broken; /* msg[0]: there should be a bucket and cannot be one */
     pthread_mutex_t claiming;

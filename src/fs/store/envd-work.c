@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "fs/store/envd-int.h"
+#include "fs/store/keep.h"
 
 #include <dirent.h>
 #include <string.h>
@@ -309,6 +310,11 @@ static void hold(struct vg_work *w) {
     struct vg_eversion v, again;
     if (vg_envd_find(w, &s, owner, name, &v) < 0)
         return;
+    if (strncmp(name, VG_KEEP_PREFIX, strlen(VG_KEEP_PREFIX)) == 0) {
+        vg_err_set(&w->err, VG_INVALID, "'%s' is what a task changed, not an environment", name);
+        vg_eversion_done(&v);
+        return;
+    }
     hold_id(w->m->task_id, id);
     if (vg_ehold_set(s, id, &v, &w->err) == 0) {
         if (vg_eref_get(s, name, v.version, &again, &w->err) < 0)
@@ -360,21 +366,37 @@ static int drop_dead(void *user, const char *id, const struct vg_eversion *v) {
     return 0;
 }
 
-static void do_tasks(struct vg_work *w) {
-    if (claim(w->d, &w->err) < 0)
-        return;
+static void each_store(struct vg_work *w, void (*each)(struct vg_work *w, struct vg_estore *s)) {
     vg_auto_free char *path = vg_fmt("%s/u", w->d->dir);
     DIR *dir = path ? opendir(path) : NULL;
     for (struct dirent *e; dir && (e = readdir(dir));) {
         struct vg_err err = VG_ERR_INIT;
-        struct alive a = {.w = w};
-        if (!user_good(e->d_name) || !(a.s = vg_envd_store(w->d, e->d_name, false, &err)))
-            continue;
-        vg_ehold_each(a.s, drop_dead, &a);
-        vg_envd_collect(a.s);
+        struct vg_estore *s =
+            user_good(e->d_name) ? vg_envd_store(w->d, e->d_name, false, &err) : NULL;
+        if (s)
+            each(w, s);
     }
     if (dir)
         closedir(dir);
+}
+
+static void drop_holds(struct vg_work *w, struct vg_estore *s) {
+    struct alive a = {.w = w, .s = s};
+    vg_ehold_each(s, drop_dead, &a);
+    vg_envd_collect(s);
+}
+
+static void do_tasks(struct vg_work *w) {
+    if (claim(w->d, &w->err) == 0)
+        each_store(w, drop_holds);
+}
+
+static void drop_old(struct vg_work *w, struct vg_estore *s) {
+    size_t n = vg_keep_expire(s, w->d->changes_sec * VG_USEC);
+    if (!n)
+        return;
+    vg_info("removed what %zu tasks changed: it is older than the limit", n);
+    vg_envd_collect(s);
 }
 
 static void do_release(struct vg_work *w) {
@@ -404,6 +426,11 @@ void vg_work_do(struct vg_work *w) {
         [VG__PB__ENV_REQ__OP__RELEASE] = do_release, [VG__PB__ENV_REQ__OP__TASKS] = do_tasks,
         [VG__PB__ENV_REQ__OP__PIN] = vg_work_pin,
     };
+    if (!w->m) {
+        if (claim(w->d, &w->err) == 0)
+            each_store(w, drop_old);
+        return;
+    }
     unsigned op = w->m->op;
     if (op >= VG_COUNT(what) || !what[op] || !w->m->user)
         vg_err_set(&w->err, VG_PROTOCOL, "the store does not know what to do");

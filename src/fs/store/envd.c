@@ -15,9 +15,12 @@
 #include <sys/file.h>
 
 #define LOCK_PATIENCE_USEC (20 * VG_USEC)
+#define OLD_FIRST_MSEC 1000 /* after the start, then every hour: old changes go */
+#define OLD_EVERY_MSEC (3600u * 1000)
 
 static void work_free(struct vg_work *w) {
-    vg__pb__envelope__free_unpacked(w->env, NULL);
+    if (w->env)
+        vg__pb__envelope__free_unpacked(w->env, NULL);
     if (w->list)
         vg__pb__env_list__free_unpacked(w->list, NULL);
     vg_close(&w->fd);
@@ -112,6 +115,19 @@ static void start(struct vg_envd *d, struct vg_work *w) {
     pthread_attr_destroy(&attr);
 }
 
+/* What tasks changed is not kept for ever. On a thread, like a request that nobody made. */
+static void on_old(uv_timer_t *t) {
+    struct vg_envd *d = t->data;
+    struct vg_work *w = vg_alloc(sizeof(*w));
+    if (!w)
+        return;
+    w->d = d;
+    w->fd = -1;
+    w->sent = true; /* nobody waits for an answer */
+    vg_list_init(&w->in_queue);
+    start(d, w);
+}
+
 static void on_msg(struct vg_conn *c, void *user, const Vg__Pb__Envelope *env, int *fds,
                    size_t n_fds) {
     struct vg_envd *d = user;
@@ -188,6 +204,11 @@ static int run(struct vg_envd *d, int fd) {
         return 1;
     }
     d->wake.data = d;
+    uv_timer_t old;
+    uv_timer_init(&loop, &old);
+    old.data = d;
+    if (d->changes_sec)
+        uv_timer_start(&old, on_old, OLD_FIRST_MSEC, OLD_EVERY_MSEC);
     vg_set_nonblock(fd, true);
     if (vg_conn_new(&loop, fd, NULL, false, &ops, d, &d->conn, &err) < 0) {
         vg_error("%s", err.msg);
@@ -220,6 +241,8 @@ static bool take_option(struct vg_envd *d, struct where *w, int c, uint64_t *fd)
         return vg_parse_u64(optarg, fd) == 0 && *fd < 1024;
     case 'q':
         return vg_parse_u64(optarg, &d->quota_bytes) == 0;
+    case 'c':
+        return vg_parse_u64(optarg, &d->changes_sec) == 0;
     case 'm':
         return vg_parse_u64(optarg, &d->cache_bytes) == 0;
     case 'd':
@@ -251,7 +274,8 @@ int vg_envd_main(int argc, char **argv) {
         {"quota", required_argument, NULL, 'q'},       {"bucket", required_argument, NULL, 'b'},
         {"endpoint", required_argument, NULL, 'e'},    {"region", required_argument, NULL, 'r'},
         {"credentials", required_argument, NULL, 'k'}, {"ca", required_argument, NULL, 'a'},
-        {"cache", required_argument, NULL, 'm'},       {0}};
+        {"cache", required_argument, NULL, 'm'},       {"changes", required_argument, NULL, 'c'},
+        {0}};
     struct vg_envd d = {0};
     struct where w = {0};
     struct vg_err err = VG_ERR_INIT;

@@ -8,7 +8,6 @@
 
    Links are served and pulled by a thread each; everything else happens on one loop, what takes
    long (collecting, opening a store) on libuv's workers. */
-/* --fd N --dir DIR [--quota BYTES] [--bucket s3://... --endpoint URL --region NAME --credentials
-   FILE
-   --ca FILE --cache BYTES]; the exit status */
+/* --fd N --dir DIR [--quota BYTES] [--changes SECONDS] [--bucket s3://... --endpoint URL
+   --region NAME --credentials FILE --ca FILE --cache BYTES]; the exit status */
 int vg_envd_main(int argc, char **argv);

@@ -16,7 +16,6 @@
 #define VG_KEEP_WAS "virga.was"
 #define VG_KEEP_GONE "virga.gone"
 #define VG_KEEP_PREFIX "task/"
-#define VG_KEEP_THINGS_MAX (1u << 20)
 
 /* Reading. */
 struct vg_change {
