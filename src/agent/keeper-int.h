@@ -69,6 +69,7 @@ struct kmirror { /* keeper-mirror.c */
     uint64_t since_usec; /* of this state's wait */
     uint64_t until_usec; /* of a barrier */
     int fds[VG_FSD_FDS]; /* owned: mounts, until they are used */
+    int upper_fd;        /* owned: where what it changes lies on disk; -1: in memory */
     size_t n_fds, n_lower, n_data, n_views;
     struct vg_sandbox_view views[VG_FSD_FDS]; /* borrow from fds and paths */
     char paths[65536];

@@ -40,6 +40,7 @@ void kmirror_free(struct keeper *k, struct ktask *t) {
         return;
     keeper_close(k, &m->src);
     drop_mounts(m);
+    vg_close(&m->upper_fd);
     vg_close(&m->stdin_fd);
     free(m);
 }
@@ -76,10 +77,19 @@ static void take_identity(struct ktask *t) {
 
 /* ---- the daemon ---- */
 
+/* Its files are a copy in the cloud's store: what it changes there is kept, too. */
+static bool keeps(const struct ktask *t) {
+    const Vg__Pb__MirrorSpec *spec = t->start->spec->mirror;
+    return spec->keep_changes || (spec->pin && spec->n_view);
+}
+
 static int ask_mounts(struct keeper *k, struct ktask *t, struct vg_err *err) {
     struct kmirror *m = t->mirror;
     struct vg_fsd_task q = {.task = t->id, .attempt = t->attempt};
     memcpy(q.machine, m->machine, sizeof(q.machine));
+    /* a session's root outlives the task that it was made for, and with it this place */
+    if (keeps(t) && !k->session_key[0])
+        q.flags = VG_FSD_ON_DISK;
     int fd = -1, r = vg_fsd_connect(&k->birth.fs, &fd, err);
     if (r < 0)
         return r;
@@ -103,7 +113,7 @@ int kmirror_begin(struct keeper *k, struct ktask *t, int stdin_fd, struct vg_err
         vg_close(&stdin_fd);
         return vg_err_sys(err, -ENOMEM, "cannot start the task");
     }
-    m->src.fd = -1;
+    m->src.fd = m->upper_fd = -1;
     m->stdin_fd = stdin_fd;
     take_identity(t);
     m->since_usec = vg_now_usec();
@@ -139,6 +149,9 @@ static int take_mounts(struct kmirror *m, const uint8_t *data, size_t len, int *
         return -EBADMSG;
     memcpy(&head, data, sizeof(head));
     size_t room = len - sizeof(head), at = 0;
+    bool on_disk = head.flags & VG_FSD_ON_DISK;
+    if (on_disk && n-- == 0)
+        return -EBADMSG;
     if (!head.n_lower || head.n_lower > n || head.n_data > n || head.n_views > n ||
         (size_t)head.n_lower + head.n_data + head.n_views != n)
         return -EBADMSG;
@@ -154,6 +167,7 @@ static int take_mounts(struct kmirror *m, const uint8_t *data, size_t len, int *
     m->n_data = head.n_data;
     m->n_views = head.n_views;
     m->n_fds = n;
+    m->upper_fd = on_disk ? fds[n] : -1;
     memcpy(m->fds, fds, n * sizeof(*fds));
     for (size_t i = 0; i < m->n_views; i++)
         m->views[i].fd = m->fds[m->n_lower + m->n_data + i];
@@ -170,6 +184,8 @@ static int begin_sandbox(struct keeper *k, struct ktask *t, struct vg_err *err) 
                                    .n_data = m->n_data,
                                    .views = m->views,
                                    .n_views = m->n_views,
+                                   .on_disk = m->upper_fd >= 0,
+                                   .upper = m->upper_fd,
                                    .libraries = k->birth.libraries,
                                    .n_libraries = k->birth.n_libraries,
                                    .uid = t->start->who->uid,
@@ -264,27 +280,34 @@ static void not_safe(struct keeper *k, struct ktask *t, int code, const char *te
     over(k, t);
 }
 
-/* Its files are a copy in the cloud's store: what it changed there goes to the store, too. */
+static int upper_of(struct keeper *k, struct ktask *t) {
+    int place = t->mirror->upper_fd;
+    if (place < 0)
+        return vg_sandbox_changes(k->sb);
+    int fd = openat(place, "u0", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    return fd < 0 ? -errno : fd;
+}
+
+/* What it changed goes to the store before the barrier. */
 static int keep_changes(struct keeper *k, struct ktask *t) {
     const Vg__Pb__MirrorSpec *spec = t->start->spec->mirror;
     struct vg_buf paths = {0};
-    int fds[2] = {-1, -1}, r = 0;
-    if (!spec->pin && !spec->keep_changes)
+    int r = 0;
+    if (!keeps(t))
         return 0;
     for (size_t i = 0; r == 0 && !spec->keep_changes && i < spec->n_view; i++) {
         r = vg_buf_append(&paths, spec->view[i]->path.data, spec->view[i]->path.len);
         if (r == 0)
             r = vg_buf_append(&paths, "", 1);
     }
-    if (r == 0 && (spec->keep_changes || spec->n_view)) {
-        fds[0] = r = vg_sandbox_changes(k->sb, &fds[1]);
-        if (r >= 0)
-            r = vg_fsd_send(t->mirror->src.fd, VG_FSD_KEEP, vg_buf_data(&paths), vg_buf_len(&paths),
-                            fds, 2);
-    }
+    vg_auto_fd int upper = r == 0 ? upper_of(k, t) : r;
+    int fds[2] = {upper, vg_sandbox_merged(k->sb)};
+    r = fds[0] < 0   ? fds[0]
+        : fds[1] < 0 ? fds[1]
+                     : vg_fsd_send(t->mirror->src.fd, VG_FSD_KEEP, vg_buf_data(&paths),
+                                   vg_buf_len(&paths), fds, 2);
     vg_buf_done(&paths);
-    vg_close(&fds[0]);
-    return r < 0 ? r : 0;
+    return r;
 }
 
 bool kmirror_settle(struct keeper *k, struct ktask *t) {

@@ -35,9 +35,11 @@ struct vg_fsd_task {
     uint32_t flags;
     uint8_t machine[VG_MID];
 };
+#define VG_FSD_ON_DISK 1u /* vg_fsd_task.flags: the task's changes shall not lie in memory */
 #define VG_FSD_FDS 24
 /* Descriptors in this order: n_lower lower layers of the root, topmost first; n_data data-only
-   layers below them; n_views project views. All are detached mounts for one move_mount(2) each.
+   layers below them; n_views project views; with VG_FSD_ON_DISK in flags an empty folder on disk
+   for the root's upper layer. All are detached mounts for one move_mount(2) each.
    `paths`: n_views NUL-terminated absolute paths, where they go. */
 struct vg_fsd_mounts {
     uint32_t n_lower, n_data, n_views;

@@ -53,26 +53,33 @@ static int write_file(struct dress *k, const char *path, const char *text) {
     return fchown(fd, k->uid, k->gid);
 }
 
+/* Below where the upper layer lies. */
+static const char *in_upper(const struct dress *k, const char *path, char out[64]) {
+    snprintf(out, 64, "%s/%s", k->root->on_disk ? "/s/d" : "/s", path);
+    return out;
+}
+
 static int fill_upper(struct dress *k) {
     static const struct {
         const char *path;
         mode_t mode;
         bool opaque;
     } dirs[] = {
-        {"/s/u0", 0755, false},     {"/s/u0/proc", 0555, true},     {"/s/u0/sys", 0555, true},
-        {"/s/u0/dev", 0755, true},  {"/s/u0/run", 0755, true},      {"/s/u0/tmp", 01777, true},
-        {"/s/u0/var", 0755, false}, {"/s/u0/var/tmp", 01777, true}, {"/s/u0/etc", 0755, false},
+        {"u0", 0755, false},     {"u0/proc", 0555, true},     {"u0/sys", 0555, true},
+        {"u0/dev", 0755, true},  {"u0/run", 0755, true},      {"u0/tmp", 01777, true},
+        {"u0/var", 0755, false}, {"u0/var/tmp", 01777, true}, {"u0/etc", 0755, false},
     };
     const struct vg_sb_files *f = k->b->files;
+    char at[64];
     for (size_t i = 0; i < VG_COUNT(dirs); i++)
-        if ((dirs[i].opaque ? own_opaque : own)(k, dirs[i].path, dirs[i].mode) < 0)
-            return fail(k, dirs[i].path);
-    if (mkdir("/s/w0", 0700) < 0)
+        if ((dirs[i].opaque ? own_opaque : own)(k, in_upper(k, dirs[i].path, at), dirs[i].mode) < 0)
+            return fail(k, at);
+    if (mkdir(in_upper(k, "w0", at), 0700) < 0)
         return fail(k, "the work folder");
     const char *resolv = k->b->profile->resolv_conf ? k->b->profile->resolv_conf : f->resolv_conf;
-    if (write_file(k, "/s/u0/etc/resolv.conf", resolv) < 0 ||
-        write_file(k, "/s/u0/etc/hosts", f->hosts) < 0 ||
-        write_file(k, "/s/u0/etc/hostname", f->hostname) < 0)
+    if (write_file(k, in_upper(k, "u0/etc/resolv.conf", at), resolv) < 0 ||
+        write_file(k, in_upper(k, "u0/etc/hosts", at), f->hosts) < 0 ||
+        write_file(k, in_upper(k, "u0/etc/hostname", at), f->hostname) < 0)
         return fail(k, "/etc");
     return 0;
 }
@@ -97,14 +104,17 @@ static int attach_layers(struct dress *k, char *opts, size_t n) {
         len += (size_t)snprintf(opts + len, n - len, "%s%s", data ? "::" : i ? ":" : "", at);
     }
     snprintf(opts + len, n - len,
-             ",upperdir=/s/u0,workdir=/s/w0,index=off,xino=off,redirect_dir=on,metacopy=on");
+             ",upperdir=%s/u0,workdir=%s/w0,index=off,xino=off,redirect_dir=on,metacopy=on",
+             root->on_disk ? "/s/d" : "/s", root->on_disk ? "/s/d" : "/s");
     return 0;
 }
 
 int vg_sb_mount_mirror(const struct vg_sb_birth *b, uid_t uid, gid_t gid, struct vg_err *err) {
     struct dress k = {.b = b, .root = b->profile->root, .uid = uid, .gid = gid, .err = err};
     char opts[1024];
-    int r = fill_upper(&k);
+    int r = k.root->on_disk ? attach(&k, k.root->upper, "/s/d") : 0;
+    if (r >= 0)
+        r = fill_upper(&k);
     if (r >= 0)
         r = attach_layers(&k, opts, sizeof(opts));
     if (r >= 0 && STEP(mount("virga", "/r", "overlay", MS_NOSUID | MS_NODEV, opts)) < 0)

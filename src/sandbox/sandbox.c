@@ -630,13 +630,15 @@ gid_t vg_sandbox_map_gid(const struct vg_sandbox *sb, gid_t inside) {
     return vg_sb_map_id(sb->slot, sb->gid, inside);
 }
 
-int vg_sandbox_changes(const struct vg_sandbox *sb, int *ret_merged) {
-    if (!sb->mirrored || sb->merged_fd < 0)
+int vg_sandbox_changes(const struct vg_sandbox *sb) {
+    if (!sb->mirrored)
         return -ENOTSUP;
     int fd = openat(sb->root_fd, "u0", O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0)
-        *ret_merged = sb->merged_fd;
     return fd < 0 ? -errno : fd;
+}
+
+int vg_sandbox_merged(const struct vg_sandbox *sb) {
+    return sb->merged_fd < 0 ? -ENOTSUP : sb->merged_fd;
 }
 
 /* ---- death

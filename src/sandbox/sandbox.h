@@ -66,6 +66,10 @@ struct vg_sandbox_root {
     size_t n_lower, n_data;
     const struct vg_sandbox_view *views; /* folders that are written back */
     size_t n_views;
+    /* A detached mount of an empty folder on disk, where the root's upper layer comes to lie; else
+       it is in memory, as everything that is private to the sandbox. */
+    bool on_disk;
+    int upper;
     const char *const *libraries; /* absolute paths of the node's driver libraries and programs */
     size_t n_libraries;
     uid_t uid; /* who the person is inside: gets /run/user/UID */
@@ -192,10 +196,12 @@ uid_t vg_sandbox_map_uid(const struct vg_sandbox *sb, uid_t inside);
 gid_t vg_sandbox_map_gid(const struct vg_sandbox *sb, gid_t inside);
 
 /* What commands wrote outside of folders that are written back: the root's upper layer, as an
-   O_PATH descriptor of the caller's. *ret_merged is the root as they saw it (borrowed; still good
-   when all of them are dead): an upper layer alone does not have the content of a file that was
-   only renamed. Mirrored roots only: -ENOTSUP. */
-int vg_sandbox_changes(const struct vg_sandbox *sb, int *ret_merged);
+   O_PATH descriptor of the caller's. Mirrored roots only, whose upper layer is in memory: -ENOTSUP,
+   -ENOENT. (Of one on disk it is "u0" in the folder that was given.) */
+int vg_sandbox_changes(const struct vg_sandbox *sb);
+/* A mirrored root as commands see it, borrowed; good also when all of them are dead. An upper layer
+   alone does not have the content of a file that was only renamed. -ENOTSUP. */
+int vg_sandbox_merged(const struct vg_sandbox *sb);
 
 /* After its commands have ended: makes it ready for another command of the same profile and binds.
    False when it is not exactly as it was before: destroy it then. */

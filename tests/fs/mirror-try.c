@@ -345,7 +345,7 @@ static int run_once(struct node *n, uint64_t task) {
     n->task = task;
     uint64_t t0 = vg_now_usec();
     order(n->service, BEGIN, task, -1);
-    int r = vg_machine_task(n->machine, task);
+    int r = vg_machine_task(n->machine, task, false);
     if (r < 0)
         die("task", r);
     new_link(n, task);

@@ -2,6 +2,7 @@
    daemon. Always true: `now` is the newest image or NULL; an image is unmounted and its content let
    go when its last holder is gone; content is never waited for under the lock. */
 #include "fs/node/compile.h"
+#include "fs/node/fuse.h"
 
 #include "base/cleanup.h"
 #include "base/fault.h"
@@ -72,17 +73,12 @@ void vg_image_unref(struct vg_image *i) {
         image_free(i);
 }
 
-static int clone_mount(const char *path) {
-    int fd = (int)syscall(SYS_open_tree, AT_FDCWD, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
-    return fd < 0 ? -errno : fd;
-}
-
 int vg_image_mounts(const struct vg_image *i, int *ret_image, int *ret_data) {
     struct mount_attr attr = {.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV};
-    vg_auto_fd int image = clone_mount(i->at);
+    vg_auto_fd int image = vg_mount_clone(i->at);
     if (image < 0)
         return image;
-    vg_auto_fd int data = clone_mount(i->of->data);
+    vg_auto_fd int data = vg_mount_clone(i->of->data);
     if (data < 0)
         return data;
     if (syscall(SYS_mount_setattr, data, "", AT_EMPTY_PATH, &attr, sizeof(attr)) < 0)

@@ -35,7 +35,8 @@ static void send_text(struct fsd_conn *c, enum vg_fsd_kind kind, int code, unsig
 
 static int send_mounts(struct fsd_conn *c, struct vg_machine_mounts *t) {
     struct vg_buf b = {0};
-    struct vg_fsd_mounts head = {.n_lower = 1, .n_views = (uint32_t)t->n_proj};
+    struct vg_fsd_mounts head = {
+        .n_lower = 1, .n_views = (uint32_t)t->n_proj, .flags = t->upper >= 0 ? VG_FSD_ON_DISK : 0};
     int fds[VG_FSD_FDS];
     size_t n = 0;
     if (t->image >= 0) {
@@ -51,6 +52,8 @@ static int send_mounts(struct fsd_conn *c, struct vg_machine_mounts *t) {
         fds[n++] = t->proj[i];
         r = vg_buf_append(&b, t->path[i], strlen(t->path[i]) + 1);
     }
+    if (t->upper >= 0)
+        fds[n++] = t->upper;
     if (r >= 0)
         r = vg_fsd_send(c->fd, VG_FSD_MOUNTS, vg_buf_data(&b), vg_buf_len(&b), fds, n);
     vg_buf_done(&b);
@@ -59,7 +62,7 @@ static int send_mounts(struct fsd_conn *c, struct vg_machine_mounts *t) {
 
 static void on_ready(void *user, uint64_t task, int code, const char *text) {
     struct fsd_machine *m = user;
-    struct vg_machine_mounts t = {.env = -1, .image = -1, .data = -1};
+    struct vg_machine_mounts t = {.env = -1, .image = -1, .data = -1, .upper = -1};
     if (!code && (code = -vg_machine_mounts(m->m, task, &t)) > 0)
         text = "cannot hand over the mounts of the client's files";
     pthread_mutex_lock(&m->d->lock);
@@ -222,7 +225,7 @@ static int on_task(struct fsd *d, struct fsd_conn *c, const struct vg_fsd_task *
         c->holds = true;
     }
     pthread_mutex_unlock(&d->lock);
-    int r = taken ? -EEXIST : vg_machine_task(m->m, t->task);
+    int r = taken ? -EEXIST : vg_machine_task(m->m, t->task, t->flags & VG_FSD_ON_DISK);
     if (r < 0) {
         c->holds = false;
         send_text(c, VG_FSD_FAILED, -r, VG_CONFLICT, "the task is on this node already");

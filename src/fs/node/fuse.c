@@ -231,9 +231,13 @@ void vg_fuse_free(struct vg_fuse *f) {
     free(f);
 }
 
-int vg_fuse_clone_mount(struct vg_fuse *f) {
-    int fd = (int)syscall(SYS_open_tree, AT_FDCWD, f->at, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+int vg_mount_clone(const char *path) {
+    int fd = (int)syscall(SYS_open_tree, AT_FDCWD, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
     return fd < 0 ? -errno : fd;
+}
+
+int vg_fuse_clone_mount(struct vg_fuse *f) {
+    return vg_mount_clone(f->at);
 }
 
 bool vg_fuse_has_passthrough(const struct vg_fuse *f) {

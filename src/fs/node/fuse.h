@@ -46,6 +46,7 @@ void vg_fuse_abort(struct vg_fuse *f);
 /* Aborts, frees. Kept requests must have been answered or dropped (vg_fuse_none) by then: abort,
    drop them, free. */
 void vg_fuse_free(struct vg_fuse *f);
+int vg_mount_clone(const char *path);       /* a detached mount of what is there: fd or -errno */
 int vg_fuse_clone_mount(struct vg_fuse *f); /* a detached mount of it: fd or -errno */
 bool vg_fuse_has_passthrough(const struct vg_fuse *f);
 uint64_t vg_fuse_flags(const struct vg_fuse *f); /* what was agreed with the kernel at INIT */

@@ -43,6 +43,8 @@ struct mtask {
     unsigned jobs;          /* threads that work for it */
     int code;
     char text[240];
+    bool on_disk;       /* what it changes shall not lie in memory */
+    char *place;        /* owned: where it lies; NULL: not on disk */
     struct mkeep *keep; /* owned; NULL: what it changes is written back, or dropped */
     struct mview *view[16];
     bool sync[16];
@@ -95,6 +97,10 @@ int vg_mkeep_tell(struct vg_machine *m, struct mtask *t, char *text, size_t n);
 void vg_mkeep_answered(struct vg_machine *m, const Vg__Mr__Kept *k); /* receiving thread */
 void vg_mkeep_resend(struct vg_machine *m);                          /* receiving thread */
 void vg_mkeep_free(struct mkeep *k);
+/* Locked: makes the task's place on disk. A detached mount of it, or -1: its changes lie in memory
+   then, as everybody's do. */
+int vg_mkeep_place(struct vg_machine *m, struct mtask *t);
+void vg_mkeep_clear(struct vg_machine *m, struct mtask *t, void *arg); /* a job: removes it */
 
 /* machine-gen.c; receiving thread, or nobody else is there */
 int vg_gen_first(struct vg_machine *m, struct vg_err *err);

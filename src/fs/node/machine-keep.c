@@ -2,14 +2,18 @@
    one link that carries operations. When that is another than it was, or the store lost the thread,
    everything is told again under another number: the store forgets what it had of the last. */
 #include "base/cleanup.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/util.h"
 #include "fs/node/keep.h"
 #include "fs/node/machine-int.h"
 
 #include <errno.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
 #include <time.h>
 
 #define BACKLOG_MAX (4u << 20)
@@ -71,6 +75,32 @@ int vg_machine_keep(struct vg_machine *m, uint64_t task, int upper, int merged, 
     pthread_mutex_unlock(&m->lock);
     vg_mkeep_free(k);
     return r;
+}
+
+/* ------------------------------------------------------------------ its place on disk */
+
+/* What overlayfs takes as an upper layer: not itself, and nothing that lies elsewhere. */
+static bool can_be_upper(const char *path) {
+    struct statfs fs;
+    return statfs(path, &fs) == 0 &&
+           (fs.f_type == EXT4_SUPER_MAGIC || fs.f_type == XFS_SUPER_MAGIC ||
+            fs.f_type == BTRFS_SUPER_MAGIC || fs.f_type == TMPFS_MAGIC);
+}
+
+int vg_mkeep_place(struct vg_machine *m, struct mtask *t) {
+    if (t->place || !can_be_upper(m->dir) ||
+        !(t->place = vg_fmt("%s/up-%016llx", m->dir, (unsigned long long)t->task)))
+        return -1;
+    int fd = mkdir(t->place, 0700) < 0 ? -errno : vg_mount_clone(t->place);
+    if (fd < 0)
+        vg_warn("task=%016llx has no place on disk: %s", (unsigned long long)t->task,
+                strerror(-fd));
+    return fd < 0 ? -1 : fd;
+}
+
+void vg_mkeep_clear(struct vg_machine *m, struct mtask *t, void *arg) {
+    (void)m, (void)arg;
+    vg_machine_clear(t->place);
 }
 
 /* ------------------------------------------------------------------ from the store */

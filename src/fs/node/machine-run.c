@@ -41,6 +41,7 @@ void vg_mtask_put(struct vg_machine *m, struct mtask *t) {
     vg_list_remove(&t->link);
     vg_image_unref(t->image);
     vg_mkeep_free(t->keep);
+    free(t->place);
     free(t);
     if (!g)
         return;
@@ -312,12 +313,14 @@ void vg_machine_on_run(struct vg_machine *m, const Vg__Mr__Run *run) {
 
 /* ------------------------------------------------------------------ calls of fsd */
 
-int vg_machine_task(struct vg_machine *m, uint64_t task) {
+int vg_machine_task(struct vg_machine *m, uint64_t task, bool on_disk) {
     pthread_mutex_lock(&m->lock);
     struct mtask *t = vg_mtask_have(m, task);
     int r = !t ? -ENOMEM : t->wanted ? -EEXIST : 0;
-    if (!r)
+    if (!r) {
         t->wanted = true;
+        t->on_disk = on_disk;
+    }
     pthread_mutex_unlock(&m->lock);
     if (!r)
         tell_ready(m, t);
@@ -325,7 +328,7 @@ int vg_machine_task(struct vg_machine *m, uint64_t task) {
 }
 
 int vg_machine_mounts(struct vg_machine *m, uint64_t task, struct vg_machine_mounts *ret) {
-    *ret = (struct vg_machine_mounts){.env = -1, .image = -1, .data = -1};
+    *ret = (struct vg_machine_mounts){.env = -1, .image = -1, .data = -1, .upper = -1};
     pthread_mutex_lock(&m->lock);
     struct mtask *t = vg_mtask(m, task);
     int r = t && t->started ? vg_env_mount(t->gen->env) : -ENOENT;
@@ -341,6 +344,8 @@ int vg_machine_mounts(struct vg_machine *m, uint64_t task, struct vg_machine_mou
         if (!ret->path[ret->n_proj - 1])
             r = -ENOMEM;
     }
+    if (r >= 0 && t->on_disk)
+        ret->upper = vg_mkeep_place(m, t);
     pthread_mutex_unlock(&m->lock);
     if (r < 0)
         vg_machine_mounts_done(ret);
@@ -351,6 +356,7 @@ void vg_machine_mounts_done(struct vg_machine_mounts *t) {
     vg_close(&t->env);
     vg_close(&t->image);
     vg_close(&t->data);
+    vg_close(&t->upper);
     for (size_t i = 0; i < t->n_proj; i++) {
         vg_close(&t->proj[i]);
         free(t->path[i]);
@@ -431,6 +437,8 @@ void vg_machine_gone(struct vg_machine *m, uint64_t task) {
     if (t) {
         t->gone = true;
         pthread_cond_broadcast(&m->kept); /* whoever waits for the store on its behalf */
+        if (t->place)
+            (void)start_job(m, t, vg_mkeep_clear, NULL); /* else it goes with the machine */
         vg_mtask_put(m, t);
     }
     pthread_mutex_unlock(&m->lock);

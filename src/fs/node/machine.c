@@ -268,6 +268,7 @@ void vg_machine_free(struct vg_machine *m) {
     vg_list_for_each_safe (it, &m->tasks) {
         struct mtask *t = vg_list_entry(it, struct mtask, link);
         vg_mkeep_free(t->keep);
+        free(t->place);
         free(t);
     }
     pthread_cond_destroy(&m->idle);

@@ -144,11 +144,13 @@ void vg_machine_free(struct vg_machine *m);
 /* Removes what a machine left in its folder; vg_machine_free does it. */
 void vg_machine_clear(const char *dir);
 int vg_machine_link(struct vg_machine *m, int fd, uint64_t task); /* takes the socket */
-/* A keeper wants the task's views: `ready` follows, maybe at once. -EEXIST: another has it. */
-int vg_machine_task(struct vg_machine *m, uint64_t task);
+/* A keeper wants the task's views: `ready` follows, maybe at once. `on_disk`: and a place on disk
+   for what the task changes, if there is one. -EEXIST: another has it. */
+int vg_machine_task(struct vg_machine *m, uint64_t task, bool on_disk);
 struct vg_machine_mounts {
     int env;         /* detached mounts, the caller's */
     int image, data; /* the compiled form, over env, and its data-only layer; -1: there is none */
+    int upper;       /* an empty folder on disk; -1: none was wanted, or can be had */
     int proj[16];
     char *path[16]; /* owned */
     size_t n_proj;

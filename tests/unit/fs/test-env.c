@@ -115,7 +115,7 @@ static void new_machine(struct world *w, bool no_passthrough, uint64_t wait_usec
 
 static void begin_task(struct world *w, uint64_t task) {
     int before = w->ready;
-    cr_assert_eq(vg_machine_task(w->machine, task), 0);
+    cr_assert_eq(vg_machine_task(w->machine, task, false), 0);
     fake_run(w->link, task, w->strict);
     AWAIT(w, w->ready == before + 1);
     struct vg_machine_mounts m;

@@ -136,11 +136,15 @@ int vg_sandbox_usage(struct vg_sandbox *sb, struct vg_usage *ret) {
     return 0;
 }
 
-int vg_sandbox_changes(const struct vg_sandbox *sb, int *ret_merged) {
+int vg_sandbox_changes(const struct vg_sandbox *sb) {
     (void)sb;
-    *ret_merged = STDIN_FILENO;
     int fd = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
     return fd < 0 ? -errno : fd;
+}
+
+int vg_sandbox_merged(const struct vg_sandbox *sb) {
+    (void)sb;
+    return STDIN_FILENO;
 }
 
 uid_t vg_sandbox_map_uid(const struct vg_sandbox *sb, uid_t inside) {
