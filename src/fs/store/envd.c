@@ -269,13 +269,17 @@ static bool take_option(struct vg_envd *d, struct where *w, int c, uint64_t *fd)
 }
 
 int vg_envd_main(int argc, char **argv) {
-    static const struct option options[] = {
-        {"fd", required_argument, NULL, 'f'},          {"dir", required_argument, NULL, 'd'},
-        {"quota", required_argument, NULL, 'q'},       {"bucket", required_argument, NULL, 'b'},
-        {"endpoint", required_argument, NULL, 'e'},    {"region", required_argument, NULL, 'r'},
-        {"credentials", required_argument, NULL, 'k'}, {"ca", required_argument, NULL, 'a'},
-        {"cache", required_argument, NULL, 'm'},       {"changes", required_argument, NULL, 'c'},
-        {0}};
+    static const struct option options[] = {{"fd", required_argument, NULL, 'f'},
+                                            {"dir", required_argument, NULL, 'd'},
+                                            {"quota", required_argument, NULL, 'q'},
+                                            {"bucket", required_argument, NULL, 'b'},
+                                            {"endpoint", required_argument, NULL, 'e'},
+                                            {"region", required_argument, NULL, 'r'},
+                                            {"credentials", required_argument, NULL, 'k'},
+                                            {"ca", required_argument, NULL, 'a'},
+                                            {"cache", required_argument, NULL, 'm'},
+                                            {"changes", required_argument, NULL, 'c'},
+                                            {0}};
     struct vg_envd d = {0};
     struct where w = {0};
     struct vg_err err = VG_ERR_INIT;
