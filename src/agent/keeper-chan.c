@@ -167,6 +167,12 @@ static void send_exit(struct kchan *c) {
     c->exit_sent = true;
 }
 
+/* A node without room takes no task with files of another machine. The control plane gives it to
+   another, or again to this one: that is no end, and its client comes back. */
+static bool goes_elsewhere(const struct ktask *t) {
+    return t->mirror && !t->started_usec && t->reason == VG_DISK_FULL;
+}
+
 void kchan_flush(struct keeper *k, struct kchan *c) {
     if (!c->src.fn || c->src.fd < 0)
         return;
@@ -186,6 +192,10 @@ void kchan_flush(struct keeper *k, struct kchan *c) {
         if (c->frame_len == 0 && !frame_begin(c)) {
             if (vg_buf_len(&c->out) > 0)
                 continue;
+            if (c->task->finished && goes_elsewhere(c->task)) {
+                kchan_drop(k, c);
+                return;
+            }
             if (c->task->finished && !c->exit_sent) {
                 send_exit(c);
                 continue;

@@ -88,6 +88,7 @@ struct run {
     bool requeued;     /* another attempt follows; its output begins at 0 */
     bool owed;         /* and nothing of it was seen yet */
     uint32_t attempt;  /* the newest heard of */
+    char said[2][160]; /* why it waits, and why again: each is said once */
     int status;
     int got_signal;          /* the last deadly signal we were sent ourselves */
     uint64_t unsent_signals; /* came while there was no channel; bit n - 1: to the process, bit

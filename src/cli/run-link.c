@@ -167,6 +167,15 @@ static void on_attempt(struct run *r, uint32_t attempt) {
     r->attempt = attempt;
 }
 
+/* A node that is full is asked again and again: nothing new. */
+static void say_why(struct run *r, const Vg__Pb__RunEvent *ev) {
+    char *said = r->said[ev->kind == VG__PB__RUN_EVENT__KIND__REQUEUED];
+    if (!ev->text || !*ev->text || r->quiet || strncmp(said, ev->text, sizeof(r->said[0]) - 1) == 0)
+        return;
+    snprintf(said, sizeof(r->said[0]), "%s", ev->text);
+    run_say(r, "%s", ev->text);
+}
+
 static int on_event(struct run *r, const Vg__Pb__RunEvent *ev, struct vg_err *err) {
     if (ev->task_id)
         r->task_id = ev->task_id;
@@ -185,8 +194,7 @@ static int on_event(struct run *r, const Vg__Pb__RunEvent *ev, struct vg_err *er
         break;
     case VG__PB__RUN_EVENT__KIND__QUEUED:
     case VG__PB__RUN_EVENT__KIND__REQUEUED:
-        if (ev->text && *ev->text && !r->quiet)
-            run_say(r, "%s", ev->text);
+        say_why(r, ev);
         if (ev->kind == VG__PB__RUN_EVENT__KIND__REQUEUED)
             run_requeued(r);
         break;
@@ -197,6 +205,7 @@ static int on_event(struct run *r, const Vg__Pb__RunEvent *ev, struct vg_err *er
         break;
     case VG__PB__RUN_EVENT__KIND__STARTED:
         r->started = true;
+        memset(r->said, 0, sizeof(r->said));
         break;
     case VG__PB__RUN_EVENT__KIND__ENDED:
         r->ended = true;

@@ -65,7 +65,8 @@ def test_a_public_file_need_not_be_sent(far):
     script = "import sys, json, email.parser; print(len(sys.modules) > 10)"
     for _ in range(2):
         assert ran(laptop.vrun("python3", "-c", script)) == "True\n"
-    seeded = ran(second.virga("node", "seed", "/usr/lib/python3", f"/usr/lib/python3.{os.sys.version_info[1]}"))
+    library = ran(laptop.plain("python3", "-c", "import json; print(json.__path__[0])")).strip()
+    seeded = ran(second.virga("node", "seed", library, f"{os.path.dirname(library)}/email"))
     assert " new, " in seeded
     before = daemons(second)
     only(far, second)

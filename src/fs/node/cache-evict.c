@@ -203,6 +203,10 @@ uint64_t vg_cache_trim(struct vg_cache *c) {
     return (uint64_t)VG_MAX(atomic_load(&c->bytes), 0);
 }
 
+bool vg_cache_disk_full(struct vg_cache *c) {
+    return vg_cache_disk_free(c) < c->keep_free;
+}
+
 bool vg_cache_full(struct vg_cache *c) {
     if (fits(c, 0, c->max_bytes, c->keep_free))
         return false;

@@ -85,6 +85,8 @@ uint64_t vg_cache_trim(struct vg_cache *c);
 /* There is no room even after evicting: new tasks had better go elsewhere. Those that run may
    still use a quarter more than the limit and half of what is kept free. */
 bool vg_cache_full(struct vg_cache *c);
+/* Of these, the disk and not the limit. Evicts nothing. */
+bool vg_cache_disk_full(struct vg_cache *c);
 struct vg_cache_stat {
     uint64_t bytes, objects, partial, hits, misses, evicted, bad;
     uint64_t public_hits, max_bytes, disk_free, keep_free, scrubbed_bytes;

@@ -68,6 +68,21 @@ void vg_env_drop_idle(struct vg_env *e, uint32_t keep) {
     }
 }
 
+bool vg_env_used(struct vg_env *e) {
+    pthread_mutex_lock(&e->lock);
+    bool used = !vg_list_empty(&e->tasks);
+    pthread_mutex_unlock(&e->lock);
+    return used;
+}
+
+bool vg_env_let_go(struct vg_env *e) {
+    pthread_mutex_lock(&e->lock);
+    bool any = e->n_idle > 0;
+    vg_env_drop_idle(e, 0);
+    pthread_mutex_unlock(&e->lock);
+    return any;
+}
+
 void vg_env_file_changed(struct vg_env *e, struct env_node *n) {
     struct env_file *f = n->file;
     if (!f)
@@ -117,7 +132,8 @@ uint64_t vg_env_fetch_rest(struct vg_env *e, struct env_node *n) {
 
 /* 0: may fetch now. 1: waits on *ret_wait. -errno. */
 static int may_fetch(struct vg_env *e, struct env_node *n, struct env_node **ret_wait) {
-    if (n->fail && (n->fail == EACCES || vg_now_usec() - n->fail_usec < ENV_FAIL_USEC))
+    uint64_t believed = n->fail == ENOSPC ? ENV_FULL_USEC : ENV_FAIL_USEC;
+    if (n->fail && (n->fail == EACCES || vg_now_usec() - n->fail_usec < believed))
         return -n->fail;
     if (n->stale && n->parent) /* the view was frozen, but this can only be had as it is now */
         vg_env_unprove(e, n->parent);
@@ -362,6 +378,8 @@ void vg_env_release(struct env_call *c) {
 static int store(struct vg_env *e, struct vg_blob *b, uint64_t off, const void *data, size_t n,
                  const char *name) {
     int r = vg_blob_write(b, off, data, n);
+    if (r == -ENOSPC && !vg_cache_disk_full(e->conf.cache) && vg_env_let_go(e))
+        r = vg_blob_write(b, off, data, n);
     if (r == -ENOSPC && e->conf.note)
         e->conf.note(e->conf.user, "the node's disk is full: files cannot be fetched; free some "
                                    "space there, or give the cache less");
@@ -389,7 +407,7 @@ int vg_env_data(struct vg_env *e, uint64_t object, uint64_t off, uint64_t size, 
     /* The table may have changed meanwhile. */
     struct env_node *now = vg_map_get_u64(&e->by_object, object);
     if (b && now == n) {
-        if (r < 0) {
+        if (r < 0 && !vg_list_empty(&n->waits)) { /* else whoever wants it asks anew */
             n->fail = r == -ENOSPC ? ENOSPC : EIO;
             n->fail_usec = vg_now_usec();
         }

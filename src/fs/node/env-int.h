@@ -16,6 +16,7 @@
 
 #define ENV_WAIT_NOTE_USEC (10ull * 1000000)
 #define ENV_FAIL_USEC (2ull * 1000000)  /* how long a failed fetch is believed */
+#define ENV_FULL_USEC (200ull * 1000)   /* and that there was no room for it */
 #define ENV_IDLE_USEC (60ull * 1000000) /* files are held so long after the last task */
 #define ENV_AHEAD_MAX 32u               /* leaves: 8 MiB, more than 1 Gbit/s carry in 50 ms */
 #define ENV_IDLE_MAX 2048u              /* files held ready while nobody has them open */

@@ -201,11 +201,22 @@ static int on_peer(struct fsd *d, int *fds, size_t *n_fds) {
     return 0;
 }
 
+/* Also when files are let go that are only held because they may be wanted again. What running
+   tasks used they could not get back from a disk that has no room: it stays theirs then. */
+static bool is_full(struct fsd *d) {
+    if (!vg_cache_full(d->cache))
+        return false;
+    bool limit_only = !vg_cache_disk_full(d->cache);
+    for (size_t i = 0; i < d->n_machines; i++)
+        vg_machine_let_go(d->machines[i]->m, limit_only);
+    return vg_cache_full(d->cache);
+}
+
 static int on_task(struct fsd *d, struct fsd_conn *c, const struct vg_fsd_task *t) {
     struct vg_err err = VG_ERR_INIT;
     if (c->holds)
         return -EBADMSG;
-    if (d->stopping || vg_cache_full(d->cache)) {
+    if (d->stopping || is_full(d)) {
         send_text(c, VG_FSD_FAILED, ENOSPC, d->stopping ? VG_UNAVAILABLE : VG_DISK_FULL,
                   d->stopping ? "the node is going down"
                               : "the node's disk is full: it takes no task with files of another "

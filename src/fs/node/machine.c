@@ -321,6 +321,16 @@ void vg_machine_tick(struct vg_machine *m, uint64_t now_usec) {
     pthread_mutex_unlock(&m->lock);
 }
 
+void vg_machine_let_go(struct vg_machine *m, bool all) {
+    pthread_mutex_lock(&m->lock);
+    vg_list_for_each (it, &m->gens) {
+        struct vg_env *e = vg_list_entry(it, struct mgen, link)->env;
+        if (all || !vg_env_used(e))
+            (void)vg_env_let_go(e);
+    }
+    pthread_mutex_unlock(&m->lock);
+}
+
 static json_t *compile_json(struct vg_compile *c) {
     struct vg_compile_stat s;
     vg_compile_stats(c, &s);

@@ -61,6 +61,9 @@ void vg_env_settle(struct vg_env *e);
 /* Some times a second: kept requests that are older than the limit fail with EIO, a note tells that
    the machine is waited for, killed processes are let go. */
 void vg_env_tick(struct vg_env *e, uint64_t now_usec);
+/* What is held for nobody may be evicted from now on. Whether there was anything. */
+bool vg_env_let_go(struct vg_env *e);
+bool vg_env_used(struct vg_env *e);                      /* by tasks */
 void vg_env_wait_limit(struct vg_env *e, uint64_t usec); /* default 10 min */
 void vg_env_set_strict(struct vg_env *e, bool strict);
 /* What was used since the task began. Freed with vg__mr__trace__free_unpacked. */
@@ -172,5 +175,7 @@ void vg_machine_gone(struct vg_machine *m, uint64_t task);  /* nobody uses its v
 void vg_machine_settle(struct vg_machine *m);
 size_t vg_machine_tasks(struct vg_machine *m);
 void vg_machine_tick(struct vg_machine *m, uint64_t now_usec);
+/* vg_env_let_go() of its views; of those that tasks use only when `all`. */
+void vg_machine_let_go(struct vg_machine *m, bool all);
 struct json_t;
 struct json_t *vg_machine_json(struct vg_machine *m);

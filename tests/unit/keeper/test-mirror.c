@@ -232,6 +232,14 @@ Test(mirror, a_failure_of_the_daemon_is_the_tasks) {
     cr_assert_str_eq(b.text, "a sentence");
 }
 
+Test(mirror, a_client_is_not_told_of_an_end_when_the_node_has_no_room) {
+    begin();
+    daemon_says(VG_FSD_FAILED, ENOSPC, VG_DISK_FULL, "no room");
+    cr_assert_eq(b.reason, (uint32_t)VG_DISK_FULL);
+    cr_assert(!c.exited, "it may be given to another node");
+    cr_assert(c.ended, "its client looks where it is now");
+}
+
 Test(mirror, mounts_that_make_no_sense_are_refused_and_closed) {
     static const struct {
         size_t lower, data, views;
