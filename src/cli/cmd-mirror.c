@@ -192,7 +192,7 @@ static int call(const char *op, struct vg_mpkt *p, struct vg_err *err) {
         return vg_err_sys(err, fd, "cannot reach the file service");
     vg_mpkt_clear(p);
     vg_mpkt_add(p, "op", op);
-    return vg_mirror_sock_call(fd, p, err);
+    return vg_mirror_sock_call(fd, p, NULL, err);
 }
 
 static long long count(const json_t *j, const char *key) {
@@ -237,6 +237,12 @@ static int status_run(struct vg_cmd_line *l) {
         return vg_cmd_fail(&err);
     }
     json_object_set_new(j, "cloud", vg_json_text(cloud ? cloud : ""));
+    unsigned ready = 0, taken = 0;
+    const char *ways = vg_mpkt_get(&p, "ways");
+    if (ways && sscanf(ways, "%u %u", &ready, &taken) == 2) {
+        json_object_set_new(j, "ways_ready", json_integer(ready));
+        json_object_set_new(j, "ways_taken", json_integer(taken));
+    }
     if (l->json) {
         vg_json_print(j);
         return 0;

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "cli/mirror-sock.h"
+#include "cli/mirror-way.h"
 #include "net/conn.h"
 
 #include <errno.h>
@@ -28,6 +29,7 @@ struct serve {
     struct vg_mirror *m;
     struct vg_mcloud *cloud;
     struct vg_listener *listener;
+    struct vg_way *way; /* for the next vrun */
     uv_timer_t idle;
     uv_signal_t term;
     uint64_t idle_usec, busy_at;
@@ -199,13 +201,19 @@ static void take(struct caller *c, struct vg_mpkt *p) {
     struct serve *s = c->s;
     const char *op = vg_mpkt_get(p, "op");
     struct vg_err err = VG_ERR_INIT;
+    char counts[48];
     s->busy_at = vg_now_usec();
+    vg_auto_fd int way = -1;
     if (op && strcmp(op, "begin") == 0) {
+        if (vg_mpkt_get(p, "way"))
+            way = vg_way_take(s->way);
         c->runs |= begin(s, p);
+        vg_way_prepare(s->way);
     } else if (op && strcmp(op, "status") == 0) {
         char *text = vg_mirror_status(s->m);
         vg_mpkt_clear(p);
         vg_mpkt_add(p, "cloud", vg_mcloud_state(s->cloud));
+        vg_mpkt_add(p, "ways", vg_way_counts(s->way, counts, sizeof(counts)));
         if (!text || vg_mpkt_add(p, "json", text) < 0)
             vg_mpkt_add(p, "json", "{}");
         free(text);
@@ -224,7 +232,7 @@ static void take(struct caller *c, struct vg_mpkt *p) {
                    "vrun starts the right one");
         answer_error(p, &err);
     }
-    if (vg_mpkt_send(c->fd, p) < 0)
+    if (vg_mpkt_send(c->fd, p, way) < 0)
         caller_close(c);
     if (s->stop)
         uv_stop(&s->loop);
@@ -234,7 +242,7 @@ static void on_packet(uv_poll_t *poll, int status, int events) {
     static struct vg_mpkt p; /* loop thread only */
     struct caller *c = poll->data;
     (void)events;
-    int r = status < 0 ? status : vg_mpkt_recv(c->fd, &p);
+    int r = status < 0 ? status : vg_mpkt_recv(c->fd, &p, NULL);
     if (r == -EAGAIN)
         return;
     if (r <= 0)
@@ -340,6 +348,7 @@ static int set_up(struct serve *s, const struct vg_serve_conf *conf, struct vg_e
     if (vg_mirror_new(&s->loop, &conf->mirror, &s->m, err) < 0)
         return err->code;
     r = vg_mcloud_new(&s->loop, s->m, &s->cloud);
+    r = r < 0 ? r : vg_way_new(&s->loop, &s->way);
     int fd = r < 0 ? r : vg_unix_listen(conf->sock, SOCK_SEQPACKET, 0600);
     if (fd >= 0) {
         vg_set_nonblock(fd, true);
@@ -366,6 +375,7 @@ static void tear_down(struct serve *s) {
         uv_close((uv_handle_t *)&s->idle, NULL);
     if (s->term.data)
         uv_close((uv_handle_t *)&s->term, NULL);
+    vg_way_free(s->way);
     vg_mcloud_free(s->cloud);
     vg_mirror_free(s->m);
     for (int i = 0; i < 100 && uv_loop_close(&s->loop) == UV_EBUSY; i++)

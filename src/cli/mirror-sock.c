@@ -54,21 +54,28 @@ const char *vg_mpkt_get(const struct vg_mpkt *p, const char *key) {
     return vg_mpkt_next(p, key, &at);
 }
 
-int vg_mpkt_send(int fd, const struct vg_mpkt *p) {
-    ssize_t n = send(fd, p->text, p->n, MSG_NOSIGNAL);
-    return n < 0 ? -errno : 0;
+int vg_mpkt_send(int fd, const struct vg_mpkt *p, int with_fd) {
+    ssize_t n = vg_send_fds(fd, p->text, p->n, &with_fd, with_fd >= 0 ? 1 : 0, 0);
+    return n < 0 ? (int)n : 0;
 }
 
-int vg_mpkt_recv(int fd, struct vg_mpkt *p) {
-    ssize_t n = recv(fd, p->text, sizeof(p->text), MSG_TRUNC);
+int vg_mpkt_recv(int fd, struct vg_mpkt *p, int *ret_fd) {
+    int came = -1;
+    size_t n_fds = 1;
+    ssize_t n = vg_recv_fds(fd, p->text, sizeof(p->text), &came, &n_fds, MSG_TRUNC);
+    vg_auto_fd int with = n >= 0 && n_fds ? came : -1;
     if (n < 0)
-        return -errno;
+        return (int)n;
     p->n = 0;
+    if (ret_fd)
+        *ret_fd = -1;
     if (n == 0)
         return 0;
     if ((size_t)n > sizeof(p->text) || p->text[n - 1])
         return -EBADMSG;
     p->n = (size_t)n;
+    if (ret_fd)
+        *ret_fd = vg_take_fd(with);
     return 1;
 }
 
@@ -216,15 +223,15 @@ int vg_mirror_sock_start(const char *path, struct vg_err *err) {
     return fd < 0 ? vg_err_sys(err, fd, "cannot reach the file service at %s", path) : fd;
 }
 
-int vg_mirror_sock_call(int fd, struct vg_mpkt *p, struct vg_err *err) {
+int vg_mirror_sock_call(int fd, struct vg_mpkt *p, int *ret_fd, struct vg_err *err) {
     struct pollfd pf = {.fd = fd, .events = POLLIN};
     size_t asked = p->n;
-    int r = vg_mpkt_send(fd, p);
+    int r = vg_mpkt_send(fd, p, -1);
     if (r == 0) {
         int k;
         while ((k = poll(&pf, 1, CALL_MS)) < 0 && errno == EINTR)
             ;
-        r = k > 0 ? vg_mpkt_recv(fd, p) : -ETIMEDOUT;
+        r = k > 0 ? vg_mpkt_recv(fd, p, ret_fd) : -ETIMEDOUT;
     }
     if (r <= 0) {
         p->n = asked; /* nothing came: it can be asked again */

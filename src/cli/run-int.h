@@ -63,6 +63,8 @@ struct run {
     struct vg_buf ctl_in;
     int cwd_fd, stdin_fd; /* handed on with the request; -1: none */
     int mirror_fd;        /* to the file service; -1: none */
+    int way;              /* to the cloud, made ready by it; -1: none */
+    bool by_way;          /* ctl and channels go through it */
     char *note;           /* about its files; said when the task is accepted */
     const struct vg_spec_opts *set;
     bool bridged;

@@ -781,8 +781,9 @@ static int turn(struct run *r, int sigs, struct vg_err *err) {
     int i_ctl = -1, i_chan[2] = {-1, -1}, i_in = -1, i_out[3] = {-1, -1, -1};
     bool linking = needs_link(r);
     int i_sig = add(&ps, sigs, POLLIN);
-    int i_mirror =
-        r->mirror_fd > 0 && !r->ended && !r->exited ? add(&ps, r->mirror_fd, POLLIN) : -1;
+    int i_mirror = r->mirror_fd > 0 && ((!r->ended && !r->exited) || r->by_way)
+                       ? add(&ps, r->mirror_fd, POLLIN)
+                       : -1;
     if (r->ctl >= 0)
         i_ctl = add(&ps, r->ctl, POLLIN);
     bool at_once[2];

@@ -45,6 +45,9 @@ int run_send_msg(int fd, const Vg__Pb__Envelope *env, const int *fds, size_t n_f
 static int open_ctl(struct run *r, struct vg_err *err) {
     /* Descriptors can be passed only where the kernel vouches for us and nobody relays. */
     r->bridged = r->ep.kind == VG_ENDPOINT_TLS || r->ep.token[0];
+    r->by_way = r->bridged && r->way >= 0;
+    if (r->by_way)
+        return vg_take_fd(r->way);
     if (r->bridged)
         return run_bridge(&r->ep, err);
     int fd = vg_endpoint_connect(&r->ep);

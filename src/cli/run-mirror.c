@@ -148,12 +148,12 @@ void run_note(struct run *r, const char *text) {
 }
 
 /* One that was about to end when it was called did nothing: the next is asked. */
-static int call_service(const char *path, struct vg_mpkt *p, struct vg_err *err) {
+static int call_service(const char *path, struct vg_mpkt *p, int *ret_way, struct vg_err *err) {
     for (int tries = 0;; tries++) {
         int fd = vg_mirror_sock_start(path, err);
         if (fd < 0)
             return fd;
-        int e = vg_mirror_sock_call(fd, p, err);
+        int e = vg_mirror_sock_call(fd, p, ret_way, err);
         if (e == 0)
             return fd;
         close(fd);
@@ -186,7 +186,11 @@ int run_mirror(struct run *r, const struct vg_spec_opts *set, struct vg_err *err
     if (add_paths(&p, "writable", set->writable, set->n_writable, err) < 0 ||
         add_paths(&p, "allow", set->allow, set->n_allow, err) < 0)
         return err->code;
-    int fd = call_service(path, &p, err);
+    /* What the service has ready knows nothing of our environment. */
+    bool first = r->ctl < 0 && !getenv("VIRGA_NO_DIRECT");
+    if (first && vg_mpkt_add(&p, "way", "1") < 0)
+        return vg_err_set(err, VG_TOO_BIG, "the command line is too long for the file service");
+    int fd = call_service(path, &p, first ? &r->way : NULL, err);
     if (fd < 0)
         return fd;
     /* The connection stays open: while it is, the service knows that somebody waits. */
@@ -203,12 +207,25 @@ int run_mirror(struct run *r, const struct vg_spec_opts *set, struct vg_err *err
     return 0;
 }
 
+/* The service has ended, and with it whoever moved our bytes: their memory tells nothing of that.
+ */
+static void lose_way(struct run *r) {
+    r->by_way = false;
+    vg_close(&r->ctl);
+    for (size_t i = 0; i < VG_COUNT(r->chan); i++)
+        r->chan[i].broken = r->chan[i].fd >= 0;
+}
+
 void run_mirror_ready(struct run *r) {
     static struct vg_mpkt p;
     struct vg_err err = VG_ERR_INIT;
-    if (vg_mpkt_recv(r->mirror_fd, &p) > 0)
+    if (vg_mpkt_recv(r->mirror_fd, &p, NULL) > 0)
         return; /* of a newer version: nothing we know */
     vg_close(&r->mirror_fd);
+    if (r->by_way)
+        lose_way(r);
+    if (r->ended || r->exited)
+        return;
     spec.n_view = 0;
     if (run_mirror(r, r->set, &err) < 0)
         run_say(r, "this machine's files are not served to the task any more: %s", err.msg);
@@ -223,5 +240,5 @@ void run_mirror_end(struct run *r) {
     vg_mpkt_clear(&p);
     vg_mpkt_add(&p, "op", "end");
     vg_mpkt_add(&p, "task", id);
-    (void)vg_mpkt_send(r->mirror_fd, &p); /* it finds out by itself, only later */
+    (void)vg_mpkt_send(r->mirror_fd, &p, -1); /* it finds out by itself, only later */
 }

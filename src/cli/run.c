@@ -278,7 +278,7 @@ static void init(struct run *r, const char *program) {
     r->program = program;
     r->req = (Vg__Pb__RunReq)VG__PB__RUN_REQ__INIT;
     r->spec = (Vg__Pb__TaskSpec)VG__PB__TASK_SPEC__INIT;
-    r->ctl = r->cwd_fd = r->stdin_fd = r->mirror_fd = -1;
+    r->ctl = r->cwd_fd = r->stdin_fd = r->mirror_fd = r->way = -1;
     r->set = &set;
     r->chan[0].fd = r->chan[1].fd = r->chan[0].ring_fd = r->chan[1].ring_fd = -1;
 }

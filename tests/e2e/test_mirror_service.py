@@ -87,8 +87,28 @@ def test_only_its_user_can_reach_it(laptop):
     assert len(sockets) == 1 and stat.S_IMODE(sockets[0].stat().st_mode) == 0o600
 
 
+def have_way(laptop):
+    """A connection to the cloud is ready for the next command."""
+    assert laptop.run(["vrun", "true"]).returncode == 0
+    wait_for("a way to be ready", lambda: status(laptop)["ways_ready"])
+
+
+def test_the_next_command_finds_its_way_ready(laptop):
+    have_way(laptop)
+    before = status(laptop)["ways_taken"]
+    done = laptop.run(["vrun", "sh", "-c", "cat; echo loud >&2; exit 7"], input=b"x" * 3_000_000)
+    assert (done.returncode, len(done.stdout), done.stderr) == (7, 3_000_000, b"loud\n")
+    assert status(laptop)["ways_taken"] == before + 1
+    # The cloud hangs up: what was ready is of no use, and a command makes its own.
+    have_way(laptop)
+    laptop.hang_up()
+    assert laptop.run(["vrun", "echo", "hello"]).stdout == b"hello\n"
+
+
 def test_a_command_outlives_the_service(laptop):
-    # What a running command sees of the environment stays; its project changes under it.
+    # What a running command sees of the environment stays; its project changes under it. Its own bytes go through the
+    # service as well, until that dies.
+    have_way(laptop)
     later = laptop.path("/opt/only-here/later")
     later.write_text("not looked at before\n")
     (laptop.work / "note").write_text("one text\n")
@@ -105,6 +125,7 @@ def test_a_command_outlives_the_service(laptop):
     try:
         assert ask("/opt/only-here/file") == b"from the laptop\n"
         assert ask("note") == b"one text\n"
+        assert status(laptop)["ways_taken"] > 0
         done = laptop.virga("mirror", "stop")
         assert done.returncode and b"1 running commands use it" in done.stderr
         killed = services(laptop)
