@@ -111,7 +111,7 @@ int apply_begin(struct vg_apply *a, struct aop *o) {
         return fd;
     }
     a->fd = fd;
-    a->cobj = vg_ctree_walk_in(a->conf.tree, o->view->root, o->path);
+    a->cobj = vg_ctree_named(a->conf.tree, o->view->root, o->path);
     if (a->cobj)
         vg_cobj_set_busy(a->cobj, true);
     return 0;

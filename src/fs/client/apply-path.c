@@ -269,7 +269,7 @@ void apply_tell(struct vg_apply *a, const struct aop *o, const char *path, uint6
     struct vg_mstat s;
     vg_mstat_from(&s, st);
     apply_left(a, st);
-    struct vg_cobj *obj = vg_ctree_walk_in(a->conf.tree, o->view->root, path);
+    struct vg_cobj *obj = vg_ctree_named(a->conf.tree, o->view->root, path);
     if (obj)
         vg_cobj_set_told(a->conf.tree, obj, &s);
     struct achange *c = apply_change(a, object);

@@ -253,6 +253,10 @@ struct vg_cobj *vg_ctree_walk_in(struct vg_ctree *t, struct vg_cobj *root, const
         return NULL;
     }
     close(fd);
+    return vg_ctree_named(t, root, rel);
+}
+
+struct vg_cobj *vg_ctree_named(struct vg_ctree *t, struct vg_cobj *root, const char *rel) {
     struct vg_cobj *o = root;
     for (const char *p = rel; o && *p;) {
         size_t n = strcspn(p, "/");

@@ -39,6 +39,8 @@ void vg_ctree_judged_anew(struct vg_ctree *t, const char *path);
 struct vg_cobj *vg_ctree_walk(struct vg_ctree *t, const char *path);
 /* The same below a root; `rel` without a leading '/', "" is the root itself. */
 struct vg_cobj *vg_ctree_walk_in(struct vg_ctree *t, struct vg_cobj *root, const char *rel);
+/* The same for who has it open or looked at it just now: the disk is not asked. */
+struct vg_cobj *vg_ctree_named(struct vg_ctree *t, struct vg_cobj *root, const char *rel);
 /* Absolute, as seen from the tree's root. 0 or -ENAMETOOLONG. */
 int vg_cobj_path(const struct vg_cobj *o, char *out, size_t n);
 /* Opens the thing beneath the root, without following links, as it is called now. fd or -errno. */

@@ -308,11 +308,28 @@ static struct link *ops_link(struct vg_links *l) {
     return l->ops_on && l->ops_on->ready && !l->ops_on->broken ? l->ops_on : NULL;
 }
 
+/* One was added, or could not be. */
+static void op_added(struct vg_links *l, struct link *k, int r) {
+    if (r < 0)
+        vg_link_break(k);
+    else if (!l->hold || vg_buf_len(&k->out) >= LINK_GATHER)
+        vg_link_flush(l, k);
+}
+
+void vg_links_hold(struct vg_links *l, bool hold) {
+    pthread_mutex_lock(&l->lock);
+    struct link *k = ops_link(l);
+    l->hold = hold;
+    if (k && !hold)
+        vg_link_flush(l, k);
+    pthread_mutex_unlock(&l->lock);
+}
+
 int vg_links_send(struct vg_links *l, const Vg__Mr__Msg *m) {
     pthread_mutex_lock(&l->lock);
     struct link *k = ops_link(l);
     if (k)
-        put_msg(l, k, m);
+        op_added(l, k, vg_mw_msg(&k->out, m));
     pthread_mutex_unlock(&l->lock);
     return k ? 0 : -ENOTCONN;
 }
@@ -321,12 +338,8 @@ int vg_links_write(struct vg_links *l, uint64_t op, uint64_t object, uint64_t of
                    const void *data, size_t n) {
     pthread_mutex_lock(&l->lock);
     struct link *k = ops_link(l);
-    if (k) {
-        if (vg_mw_write(&k->out, op, object, offset, data, n, 1) < 0)
-            vg_link_break(k);
-        else
-            vg_link_flush(l, k);
-    }
+    if (k)
+        op_added(l, k, vg_mw_write(&k->out, op, object, offset, data, n, 1));
     pthread_mutex_unlock(&l->lock);
     return k ? 0 : -ENOTCONN;
 }

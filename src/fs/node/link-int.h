@@ -10,7 +10,8 @@
 #define LINK_PARTS 64    /* records under way on one link */
 #define LINK_OUT_MAX 64u /* MiB waiting on one link: its peer does not read */
 #define LINK_BUCKETS 256u
-#define LINK_COMING 64u /* announced pushes of one link */
+#define LINK_GATHER (32u << 10) /* bytes of operations that are held back at most */
+#define LINK_COMING 64u         /* announced pushes of one link */
 
 struct part { /* a record that comes in pieces */
     struct vg_list link;
@@ -66,6 +67,7 @@ struct vg_links {
     bool stop;
     struct vg_list links;
     struct link *ops_on;               /* carries the operations */
+    bool hold;                         /* they are gathered */
     struct vg_list asks[LINK_BUCKETS]; /* by object */
     struct vg_map by_req;
     uint64_t next_req;

@@ -59,6 +59,9 @@ uint64_t vg_links_get_xattrs(struct vg_links *l, uint64_t object);
 int vg_links_send(struct vg_links *l, const Vg__Mr__Msg *m);
 int vg_links_write(struct vg_links *l, uint64_t op, uint64_t object, uint64_t offset,
                    const void *data, size_t n);
+/* While they are held, operations (vg_links_send, _write) wait until there are some: many small
+   ones make one write. */
+void vg_links_hold(struct vg_links *l, bool hold);
 /* Bytes waiting to go out: writers slow down above a few MiB. */
 size_t vg_links_backlog(struct vg_links *l);
 struct vg_links_stat {

@@ -85,6 +85,11 @@ static uint32_t valid_bits(uint32_t v) {
     return out;
 }
 
+/* Owners that it has already: programs that unpack set them for every file. */
+static uint32_t unchanged(const struct vg_mstat *is, const struct vg_mstat *set) {
+    return (is->uid == set->uid ? VG_MSET_UID : 0u) | (is->gid == set->gid ? VG_MSET_GID : 0u);
+}
+
 int proj_op_setattr(struct vg_proj *p, struct pctx *c) {
     const struct fuse_setattr_in *in = vg_fuse_in(c->r, sizeof(*in));
     struct pnode *n = proj_node(p, c->h->nodeid);
@@ -107,6 +112,8 @@ int proj_op_setattr(struct vg_proj *p, struct pctx *c) {
         r.st.atime = in->valid & FATTR_ATIME_NOW ? now : time_in(in->atime, in->atimensec);
     if (in->valid & FATTR_MTIME)
         r.st.mtime = in->valid & FATTR_MTIME_NOW ? now : time_in(in->mtime, in->mtimensec);
+    uint32_t said = r.valid;
+    r.valid &= ~unchanged(&n->st, &r.st);
     if (r.valid && (rc = log_node(n, &r, &e)) < 0)
         return rc;
     if (in->valid & FATTR_SIZE) {
@@ -116,7 +123,7 @@ int proj_op_setattr(struct vg_proj *p, struct pctx *c) {
             return rc;
         }
     }
-    if (r.valid) {
+    if (said) {
         n->st.mode = r.st.mode;
         n->st.uid = r.st.uid;
         n->st.gid = r.st.gid;
@@ -124,7 +131,8 @@ int proj_op_setattr(struct vg_proj *p, struct pctx *c) {
         if (in->valid & FATTR_MTIME)
             n->st.mtime = r.st.mtime;
         proj_changed(n, false);
-        add_node(n, e);
+        if (e)
+            add_node(n, e);
     }
     attr_out(c, n);
     proj_sync_wait(c, n);
@@ -176,6 +184,8 @@ int proj_op_open(struct vg_proj *p, struct pctx *c) {
     struct fuse_open_out *o = (void *)c->out;
     memset(o, 0, sizeof(*o));
     o->open_flags = FOPEN_KEEP_CACHE;
+    if ((in->flags & O_ACCMODE) == O_RDONLY)
+        o->open_flags |= VG_FOPEN_NOFLUSH; /* there is nothing to flush */
     c->out_len = sizeof(*o);
     c->gave_lookup = NULL;
     return 0;

@@ -16,6 +16,9 @@
 #include <time.h>
 
 #define BACKLOG_MAX (4u << 20)
+/* What is added within this time travels together: programs do several things to a file at once,
+   and nobody waits for the log but barriers and --sync. */
+#define GATHER_USEC 500u
 
 struct vg_logent {
     struct vg_logent *next;
@@ -27,6 +30,7 @@ struct vg_logent {
     uint32_t flags, valid;
     Vg__Mr__Op__Kind kind; /* 0: WRITE */
     bool has_before, has_data, busy, gone;
+    bool sent; /* on some link: what it says must not change any more */
     uint16_t xattr_len;
     uint32_t name_len, name2_len, data_len;
     uint8_t before[VG_HASH];
@@ -101,8 +105,35 @@ void vg_logent_free(struct vg_logent *e) {
     free(e);
 }
 
+/* Attributes of the same thing that were set a moment ago and have not left are set at once. */
+static bool join(const struct vg_oplog *log, const struct vg_logent *e) {
+    struct vg_logent *t = log->tail;
+    if (!t || t->sent || t->kind != VG__MR__OP__KIND__SETATTR || e->kind != t->kind ||
+        t->n != e->n || t->p != e->p || t->task != e->task || t->has_before || e->has_before ||
+        t->name_len != e->name_len || memcmp(t->text, e->text, e->name_len) != 0)
+        return false;
+    if (e->valid & VG_MSET_MODE)
+        t->st.mode = e->st.mode;
+    if (e->valid & VG_MSET_UID)
+        t->st.uid = e->st.uid;
+    if (e->valid & VG_MSET_GID)
+        t->st.gid = e->st.gid;
+    if (e->valid & VG_MSET_ATIME)
+        t->st.atime = e->st.atime;
+    if (e->valid & VG_MSET_MTIME)
+        t->st.mtime = e->st.mtime;
+    t->valid |= e->valid;
+    return true;
+}
+
 uint64_t vg_oplog_add(struct vg_oplog *log, struct vg_logent *e) {
     pthread_mutex_lock(&log->lock);
+    if (join(log, e)) {
+        uint64_t joined = log->tail->op;
+        pthread_mutex_unlock(&log->lock);
+        vg_logent_free(e);
+        return joined;
+    }
     e->op = ++log->last;
     if (log->tail)
         log->tail->next = e;
@@ -227,6 +258,17 @@ static void nap(struct vg_oplog *log, unsigned usec) {
     pthread_cond_timedwait(&log->work, &log->lock, &ts);
 }
 
+/* Nothing to do now: what was held back goes out. */
+static void idle(struct vg_oplog *log) {
+    vg_links_hold(log->links, false);
+    pthread_cond_wait(&log->work, &log->lock);
+    const struct vg_logent *e = log->next;
+    if (e && !log->stop && !log->barriers && e->p &&
+        !__atomic_load_n(&e->p->sync, __ATOMIC_RELAXED))
+        nap(log, GATHER_USEC);
+    vg_links_hold(log->links, true);
+}
+
 static void *sender_main(void *arg) {
     struct vg_oplog *log = arg;
     uint8_t *buf = malloc(VG_LEAF);
@@ -235,7 +277,7 @@ static void *sender_main(void *arg) {
         struct vg_logent *e = log->next;
         bool adrift = e && e->p && !__atomic_load_n(&e->p->view, __ATOMIC_RELAXED);
         if (!e || adrift || log->down || !buf) {
-            pthread_cond_wait(&log->work, &log->lock);
+            idle(log);
             continue;
         }
         if (vg_links_backlog(log->links) > BACKLOG_MAX) {
@@ -243,7 +285,7 @@ static void *sender_main(void *arg) {
             continue;
         }
         uint64_t generation = log->generation;
-        e->busy = true;
+        e->busy = e->sent = true;
         pthread_mutex_unlock(&log->lock);
         int rc = !e->p     ? vg_links_write(log->links, e->op, 0, 0, NULL, 0)
                  : e->kind ? send_op(log, e)
@@ -258,6 +300,7 @@ static void *sender_main(void *arg) {
         else
             log->next = e->next;
     }
+    vg_links_hold(log->links, false);
     pthread_mutex_unlock(&log->lock);
     free(buf);
     return NULL;
@@ -454,6 +497,7 @@ void vg_oplog_barrier(struct vg_oplog *log, void (*done)(void *user, int code, c
     b->op = log->last;
     b->next = log->barriers;
     log->barriers = b;
+    pthread_cond_broadcast(&log->work); /* what is being gathered goes now */
     pthread_mutex_unlock(&log->lock);
     finish_barriers(log);
 }

@@ -493,7 +493,7 @@ int vg_proj_begin(struct vg_proj *p, uint64_t task, bool sync) {
     pthread_mutex_lock(&p->lock);
     p->task = task;
     p->idle = false;
-    p->sync = p->sync || sync;
+    __atomic_store_n(&p->sync, p->sync || sync, __ATOMIC_RELAXED); /* the log's thread looks */
     uint64_t gen = ++p->begins, until = vg_now_usec() + BEGIN_SECONDS * VG_USEC;
     bool late = false;
     while (!p->stopping && !late && unproven_since(p, gen)) {
