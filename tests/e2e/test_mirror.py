@@ -232,10 +232,13 @@ def daemons(home):
 
 def test_a_killed_file_daemon_ends_its_tasks_with_a_reason_and_the_next_works(far, laptop):
     p = slow(laptop)
+    q = laptop.popen(["vrun", "--env", "node", "-C", "/", "sh", "-c", "echo up; read x; echo fine"], stdin=subprocess.PIPE)
+    assert q.stdout.readline() == b"up\n"
     for pid in daemons(far.nodes[0].home):
         os.kill(pid, signal.SIGKILL)
     out, err = finish(far, laptop, p)
     assert p.returncode == 137 and b"file daemon ended" in err, (p.returncode, err)
+    assert q.communicate(b"go\n", timeout=60)[0] == b"fine\n", "a task without such files is not disturbed"
     assert ran(laptop.vrun("cat", "/opt/only-here/file")) == "from the laptop\n"
 
 
