@@ -66,6 +66,34 @@ def replace(folder, text):
     os.rename(folder + "/tmp", folder + "/f")
 
 
+def names(case):
+    """Hard links and open files that lose names at the client, in the one folder or in the other."""
+    nothing = lambda folder: None  # noqa: E731
+    for d in "ab":
+        os.mkdir(f"{case.c}/{d}")
+    for i in range(4):
+        put(f"{case.c}/a/{i}", "x")
+        os.link(f"{case.c}/a/{i}", f"{case.c}/b/{i}")
+    case.ctl("run")
+    assert [os.stat(f"{case.v}/{d}/{i}").st_nlink for d in "ab" for i in range(4)] == [2] * 8
+    with open(f"{case.v}/a/0") as first, open(f"{case.v}/a/3") as last:
+        def lose(c):
+            os.unlink(c + "/a/0")
+            os.unlink(c + "/b/1")
+            replace_at(c + "/a/2")
+            os.unlink(c + "/b/3")
+            replace_at(c + "/a/3")
+        case.apart(lose, nothing)
+        assert os.fstat(first.fileno()).st_nlink == 1
+        assert os.fstat(last.fileno()).st_nlink == 0, "its last name is another file's"
+    assert [os.stat(f"{case.v}/{x}").st_nlink for x in ("b/0", "a/1", "a/2", "b/2", "a/3")] == [1] * 5
+
+
+def replace_at(path):
+    put(path + ".tmp", "another")
+    os.rename(path + ".tmp", path)
+
+
 def work():
     ctl = Control(os.environ["CTL"])
     nothing = lambda folder: None  # noqa: E731
@@ -96,7 +124,8 @@ def work():
         return make
     merged.apart(folder("one"), folder("two"))
     assert sorted(os.listdir(merged.c + "/d")) == ["one", "two"] == sorted(os.listdir(merged.v + "/d"))
-    print("9 cases: both versions were kept, and said so")
+    names(Case(ctl, "names"))
+    print("9 cases: both versions were kept, and said so; what lost a name there has one less here")
     return 0
 
 

@@ -144,13 +144,32 @@ def removed(ctl, view, client, top):
     assert not on_disk(top, MADE), on_disk(top, MADE)
 
 
+def open_and_gone(ctl, view, client, _):
+    """A file that is open keeps its content when its last name goes, also what was not asked for before."""
+    for how in ("unlink", "replace"):
+        content = os.urandom(20 << 20)
+        with open(f"{client}/gone-{how}", "wb") as f:
+            f.write(content)
+        ctl("run")
+        with open(f"{view}/gone-{how}", "rb") as f:
+            assert f.read(1) == content[:1]
+            if how == "unlink":
+                os.unlink(f"{view}/gone-{how}")
+            else:
+                open(f"{view}/new", "wb").close()
+                os.rename(f"{view}/new", f"{view}/gone-{how}")
+            assert ctl("barrier").startswith("0")
+            assert os.path.exists(f"{client}/gone-{how}") == (how == "replace")
+            assert f.read() == content[1:], how
+
+
 def work():
     ctl = Control(os.environ["CTL"])
     view, client = os.environ["VIEW"], os.environ["CLIENT"]
     top = os.path.dirname(view)
-    for case in (secret, becomes_secret, ignored, no_memory, removed):
+    for case in (secret, becomes_secret, ignored, no_memory, removed, open_and_gone):
         case(ctl, view, client, top)
-    print("secrets stayed in memory; what is not kept was said")
+    print("secrets stayed in memory; what is not kept was said; what was open was kept")
     return 0
 
 

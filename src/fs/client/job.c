@@ -162,6 +162,9 @@ static void done_dir(struct vg_job *j) {
     if (r == 0)
         r = tell(l, folder, j->req, j->seq, j->level, &rec, &frames);
     vg_buf_done(&rec);
+    if (r == 0)
+        vg_mpeers_inval(
+            j->m); /* a file's other names, whose folders did not see what this one has */
     if (r < 0) {
         vg_buf_done(&frames);
         frames = (struct vg_buf){0};

@@ -357,7 +357,7 @@ void vg_ctree_other_names(struct vg_ctree *t, const struct vg_mstat *st) {
 void vg_cobj_know(struct vg_ctree *t, struct vg_cobj *o, const struct vg_mstat *st) {
     o->st = *st;
     o->known = true;
-    if (!S_ISREG(st->mode))
+    if (S_ISDIR(st->mode))
         return;
     if (st->nlink > 1) {
         vg_ctree_other_names(t, st);

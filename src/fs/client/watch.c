@@ -253,7 +253,7 @@ static void name_event(struct vg_watch *w, struct vg_cobj *folder, const char *n
     if (!o && hidden(w, folder, name, (mode_t)st->mode))
         return;
     vg_cobj_changed(w->tree, folder);
-    if (S_ISREG(st->mode) && st->nlink > 1)
+    if (!S_ISDIR(st->mode) && st->nlink > 1)
         vg_ctree_other_names(w->tree, st);
 }
 

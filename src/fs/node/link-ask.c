@@ -225,6 +225,10 @@ uint64_t vg_links_get_xattrs(struct vg_links *l, uint64_t object) {
     return ask(l, ASK_XATTRS, object, 0, 0, 0, false);
 }
 
+uint64_t vg_links_get_xattrs_anew(struct vg_links *l, uint64_t object) {
+    return ask(l, ASK_XATTRS, object, 0, 0, 0, true);
+}
+
 static void forget(struct vg_links *l, struct ask *a) {
     vg_map_del_u64(&l->by_req, a->req);
     vg_list_remove(&a->link);

@@ -55,6 +55,7 @@ uint64_t vg_links_get_dir_anew(struct vg_links *l, uint64_t object);
 uint64_t vg_links_get_data(struct vg_links *l, uint64_t object, uint64_t off, uint64_t len,
                            unsigned urgency);
 uint64_t vg_links_get_xattrs(struct vg_links *l, uint64_t object);
+uint64_t vg_links_get_xattrs_anew(struct vg_links *l, uint64_t object);
 /* Fire and forget; 0, or -ENOTCONN when there is no link (ops are then sent by `resend`). */
 int vg_links_send(struct vg_links *l, const Vg__Mr__Msg *m);
 int vg_links_write(struct vg_links *l, uint64_t op, uint64_t object, uint64_t offset,

@@ -109,7 +109,8 @@ struct pnode {
     struct pfile *file; /* regular files */
     char *target;       /* links */
     struct pxattr *xattr;
-    uint64_t pend; /* the last operation on the thing itself */
+    uint64_t xattr_req; /* the question for them that counts */
+    uint64_t pend;      /* the last operation on the thing itself */
     uint64_t nlookup;
     uint32_t nopen, nwrite, refs;
     uint8_t id[VG_HASH]; /* of the content, when has_id */
@@ -139,6 +140,7 @@ struct packwait { /* answered when op has been acknowledged */
 struct pnotice {
     struct pnotice *next;
     uint64_t parent, node; /* an entry, or (parent 0) an inode */
+    bool attr;             /* of the inode the attributes alone */
     uint16_t len;
     char name[];
 };
@@ -341,5 +343,7 @@ void proj_sync_wait(struct pctx *c, struct pnode *n);
 /* Nobody got the answer: what it gave is taken back, and the node may go. */
 void proj_take_back(struct vg_proj *p, struct pnode *n, uint32_t lookups, uint32_t open);
 void proj_xattrs_come(struct pnode *n, const Vg__Mr__Fail *m);
+/* The client's are others now. `none`: it has none. */
+void proj_xattrs_drop(struct pnode *n, bool none);
 int proj_log_xattrs(struct pnode *n);
 void proj_run(struct vg_proj *p, struct vg_fuse_req *r); /* handles a request; takes the lock */

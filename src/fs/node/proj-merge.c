@@ -6,14 +6,14 @@
 
 #include <string.h>
 
-void proj_notice(struct vg_proj *p, struct pnode *parent, const char *name, size_t len,
-                 struct pnode *n) {
+static struct pnotice *notice(struct vg_proj *p, struct pnode *parent, const char *name, size_t len,
+                              struct pnode *n) {
     struct pnode *about = parent ? parent : n;
     if (!about->nlookup && !about->is_root)
-        return; /* the kernel has never heard of it */
+        return NULL; /* the kernel has never heard of it */
     struct pnotice *t = vg_alloc(sizeof(*t) + len + 1);
     if (!t)
-        return; /* it shows the old for as long as it remembers */
+        return NULL; /* it shows the old for as long as it remembers */
     t->parent = parent ? proj_nodeid(parent) : 0;
     t->node = n ? proj_nodeid(n) : 0;
     t->len = (uint16_t)len;
@@ -23,6 +23,19 @@ void proj_notice(struct vg_proj *p, struct pnode *parent, const char *name, size
     p->notices_end = &t->next;
     p->notices_put++;
     pthread_cond_signal(&p->told);
+    return t;
+}
+
+void proj_notice(struct vg_proj *p, struct pnode *parent, const char *name, size_t len,
+                 struct pnode *n) {
+    (void)notice(p, parent, name, len, n);
+}
+
+/* What the kernel has of its content stays: nobody else may have it any more. */
+static void notice_attr(struct vg_proj *p, struct pnode *n) {
+    struct pnotice *t = notice(p, NULL, NULL, 0, n);
+    if (t)
+        t->attr = true;
 }
 
 void proj_wake(struct vg_proj *p, struct vg_list *waiting) {
@@ -98,9 +111,15 @@ int proj_need_dir(struct vg_proj *p, struct pnode *dir, struct pctx *c) {
     return PROJ_WAIT;
 }
 
+static bool same_target(const struct pnode *n, const struct vg_dirent *e) {
+    return !n->target ||
+           (strlen(n->target) == e->target_len && !memcmp(n->target, e->target, e->target_len));
+}
+
+/* A link never changes: with another target it is another one that got the inode. */
 static bool same_thing(const struct pnode *n, const struct vg_dirent *e) {
     return n->at_client && n->cst.ino == e->st.ino && n->cst.dev == e->st.dev &&
-           (n->cst.mode & S_IFMT) == (e->st.mode & S_IFMT);
+           (n->cst.mode & S_IFMT) == (e->st.mode & S_IFMT) && same_target(n, e);
 }
 
 /* What was made here is known as the client's once an Ack has told its number there. A service that
@@ -108,10 +127,7 @@ static bool same_thing(const struct pnode *n, const struct vg_dirent *e) {
    so what lies there is what they made; were it taken for something else, what is under way in a
    folder would be lost with it. */
 static bool made_here(const struct pnode *n, const struct vg_dirent *e) {
-    if (n->at_client || (n->st.mode & S_IFMT) != (e->st.mode & S_IFMT))
-        return false;
-    return !n->target ||
-           (strlen(n->target) == e->target_len && !memcmp(n->target, e->target, e->target_len));
+    return !n->at_client && (n->st.mode & S_IFMT) == (e->st.mode & S_IFMT) && same_target(n, e);
 }
 
 static bool same_state(const struct vg_mstat *a, const struct vg_mstat *b) {
@@ -156,15 +172,7 @@ static void take_state(struct vg_proj *p, struct pnode *n, const struct vg_diren
     n->at_client = true;
     if (n->file && e->st.nlink > 1)
         vg_map_put_u64(&p->links, e->st.ino, n);
-    if (!n->dir && (e->flags & VG_DE_XATTR)) {
-        n->xattr_known = n->xattr_asked = false;
-        while (n->xattr) {
-            struct pxattr *x = n->xattr;
-            n->xattr = x->next;
-            free(x->name);
-            free(x);
-        }
-    }
+    proj_xattrs_drop(n, !(e->flags & VG_DE_XATTR));
     proj_notice(p, NULL, NULL, 0, n);
 }
 
@@ -202,6 +210,47 @@ static void wake_node(struct vg_proj *p, struct pnode *n) {
     proj_wake(p, &n->xattr_waiting);
 }
 
+/* What the record says of a thing; true when something of ours is newer. */
+static bool take_entry(struct vg_proj *p, struct pnode *n, const struct vg_dirent *e,
+                       uint64_t acked) {
+    if (n->pend > acked || unsent(n) || (n->dir && n->dir->last_op > acked))
+        return true;
+    take_flags(p, n, e);
+    if (!same_state(&n->cst, &e->st))
+        take_state(p, n, e);
+    return false;
+}
+
+/* A name was taken away at the client. Records of the other names' folders may have said so before:
+   they are asked for again, since only they know how many are left. */
+static void lost_at_client(struct vg_proj *p, const struct pdent *lost) {
+    struct pnode *n = lost->node;
+    uint32_t others = 0;
+    for (struct pdent *d = n ? n->names : NULL; d; d = d->next)
+        if (d != lost) {
+            others++;
+            proj_unprove(p, d->parent);
+        }
+    if (n && !n->dir && n->st.nlink > others) {
+        n->cst.nlink = --n->st.nlink; /* a record that says something else counts */
+        notice_attr(p, n);
+    }
+}
+
+/* The file was known by this name alone, and by another one since: from now on it is one file.
+   While it is in use here it stays what it is. */
+static bool joins(struct vg_proj *p, struct pdent *d, const struct vg_dirent *e, uint64_t acked) {
+    struct pnode *n = d->node, *other;
+    if (!n->file || e->st.nlink < 2 || n->pend > acked || unsent(n) || n->nopen || n->names->next)
+        return false;
+    other = vg_map_get_u64(&p->links, e->st.ino);
+    if (!other || other == n || !same_thing(other, e))
+        return false;
+    wake_node(p, n);
+    proj_dent_set(p, d, other);
+    return true;
+}
+
 /* True when something of ours is newer than the record. */
 static bool merge_entry(struct vg_proj *p, struct pnode *dir, const struct vg_dirent *e, bool first,
                         uint64_t acked) {
@@ -213,17 +262,13 @@ static bool merge_entry(struct vg_proj *p, struct pnode *dir, const struct vg_di
     }
     if (d && d->node && (same_thing(d->node, e) || made_here(d->node, e))) {
         d->seen = gen;
+        if (joins(p, d, e, acked))
+            proj_notice(p, dir, e->name, e->name_len, NULL);
         /* A folder that was made anew may have got the old one's inode. */
         if (d->node->dir && d->object && d->object != e->object)
             proj_unprove(p, d->node);
         set_object(p, d, e->object);
-        bool ours = d->node->pend > acked || unsent(d->node) ||
-                    (d->node->dir && d->node->dir->last_op > acked);
-        if (!ours) {
-            take_flags(p, d->node, e);
-            if (!same_state(&d->node->cst, &e->st))
-                take_state(p, d->node, e);
-        }
+        bool ours = take_entry(p, d->node, e, acked);
         wake_node(p, d->node);
         if (d->node->dir && d->node->dir->unproven)
             proj_fetch_dir(p, d->node); /* now that its number is known */
@@ -238,27 +283,16 @@ static bool merge_entry(struct vg_proj *p, struct pnode *dir, const struct vg_di
         d = proj_dent_new(p, dir, e->name, e->name_len);
     if (!n || !d)
         return true; /* out of memory: asked for again */
+    if (d->node)
+        wake_node(p, d->node); /* nothing comes for it any more */
+    lost_at_client(p, d);
     proj_dent_set(p, d, n);
     set_object(p, d, e->object);
-    take_flags(p, n, e);
     d->seen = gen;
+    bool ours = take_entry(p, n, e, acked);
     if (!first)
         proj_notice(p, dir, e->name, e->name_len, NULL);
-    return false;
-}
-
-/* A name was taken away at the client. Records of the other names' folders may have said so before:
-   they are asked for again, since only they know how many are left. */
-static void lost_at_client(struct vg_proj *p, const struct pdent *lost) {
-    struct pnode *n = lost->node;
-    uint32_t others = 0;
-    for (struct pdent *d = n ? n->names : NULL; d; d = d->next)
-        if (d != lost) {
-            others++;
-            proj_unprove(p, d->parent);
-        }
-    if (n && !n->dir && n->st.nlink > others)
-        n->st.nlink--;
+    return ours;
 }
 
 static bool sweep(struct vg_proj *p, struct pnode *dir, uint64_t acked) {
@@ -295,6 +329,7 @@ static bool merge_self(struct pnode *dir, const struct vg_mstat *st, uint64_t ac
     if (dir->local)
         dir->st.ino = ino;
     dir->at_client = true;
+    proj_xattrs_drop(dir, false);
     return false;
 }
 

@@ -21,11 +21,25 @@ static bool empty(const struct pdir *f) {
     return true;
 }
 
+/* Who has a file open reads on when its last name is gone here. The client has it no more then: so
+   all of it must have come before. */
+static int whole_if_open(struct pctx *c, struct pnode *n) {
+    if (!n->file || !n->nopen || n->denied || n->names->next)
+        return 0;
+    int rc = proj_file_want(n);
+    if (rc == 0)
+        rc = proj_fetch_data(n, 0, n->file->base, 0);
+    if (rc != PROJ_WAIT)
+        return 0; /* it is there; or it cannot be had, and nothing is lost */
+    c->park = &n->file->waiting;
+    return PROJ_WAIT;
+}
+
 static int may_remove(struct vg_proj *p, struct pctx *c, struct pnode *n, bool folder) {
     if (folder && !n->dir)
         return -ENOTDIR;
     if (!folder)
-        return n->dir ? -EISDIR : 0;
+        return n->dir ? -EISDIR : whole_if_open(c, n);
     int rc = proj_need_dir(p, n, c);
     return rc ? rc : empty(n->dir) ? 0 : -ENOTEMPTY;
 }

@@ -94,6 +94,12 @@ struct pdent *proj_dent_new(struct vg_proj *p, struct pnode *dir, const char *na
     return d;
 }
 
+/* The client may give the number of what has no name any more to something else. */
+static void forget_ino(struct vg_proj *p, const struct pnode *n) {
+    if (n->cst.ino && vg_map_get_u64(&p->links, n->cst.ino) == n)
+        vg_map_del_u64(&p->links, n->cst.ino);
+}
+
 /* Puts the name onto (or off) a node; the node it had may go with it. */
 void proj_dent_set(struct vg_proj *p, struct pdent *d, struct pnode *n) {
     struct pnode *old = d->node;
@@ -109,6 +115,8 @@ void proj_dent_set(struct vg_proj *p, struct pdent *d, struct pnode *n) {
         while (*at != d)
             at = &(*at)->next;
         *at = d->next;
+        if (!old->names)
+            forget_ino(p, old);
     }
     d->node = n;
     if (n) {
@@ -233,16 +241,10 @@ void proj_node_maybe_free(struct vg_proj *p, struct pnode *n) {
     if (n->file)
         file_free(n);
     proj_fail_waiting(p, &n->xattr_waiting, ENOENT);
-    while (n->xattr) {
-        struct pxattr *x = n->xattr;
-        n->xattr = x->next;
-        free(x->name);
-        free(x);
-    }
+    proj_xattrs_drop(n, true);
     if (n->handle)
         vg_map_del_u64(&p->handles, n->handle);
-    if (n->cst.ino && vg_map_get_u64(&p->links, n->cst.ino) == n)
-        vg_map_del_u64(&p->links, n->cst.ino);
+    forget_ino(p, n);
     free(n->target);
     free(n);
 }

@@ -24,7 +24,7 @@ static int known(struct pnode *n, struct pctx *c) {
         return -EIO; /* gone at the client, and never asked for */
     if (!n->xattr_asked) {
         n->xattr_asked = true;
-        vg_links_get_xattrs(n->p->conf.links, object);
+        n->xattr_req = vg_links_get_xattrs_anew(n->p->conf.links, object);
     }
     c->park = &n->xattr_waiting;
     return PROJ_WAIT;
@@ -72,9 +72,20 @@ static void xattr_free(struct pxattr *x) {
     free(x);
 }
 
+void proj_xattrs_drop(struct pnode *n, bool none) {
+    while (n->xattr) {
+        struct pxattr *x = n->xattr;
+        n->xattr = x->next;
+        xattr_free(x);
+    }
+    n->xattr_known = none;
+    n->xattr_asked = false;
+    proj_wake(n->p, &n->xattr_waiting); /* who waits asks again */
+}
+
 void proj_xattrs_come(struct pnode *n, const Vg__Mr__Fail *m) {
-    if (n->xattr_known)
-        return;
+    if (n->xattr_known || m->req != n->xattr_req)
+        return; /* of before the last change, perhaps */
     for (size_t i = 0; i < m->n_xattr; i++) {
         const Vg__Mr__Xattr *a = m->xattr[i];
         if (!a->has_name || !a->name.len || a->name.len > XATTR_NAME_MAX ||

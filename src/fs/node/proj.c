@@ -311,7 +311,7 @@ static void *notifier_main(void *arg) {
         if (t->parent)
             vg_fuse_inval_entry(p->fuse, t->parent, t->name, t->len);
         else
-            vg_fuse_inval_inode(p->fuse, t->node, 0, 0);
+            vg_fuse_inval_inode(p->fuse, t->node, t->attr ? -1 : 0, 0);
         free(t);
         pthread_mutex_lock(&p->lock);
         p->notices_done++;
