@@ -5,14 +5,15 @@ Client and node are two network namespaces of this machine, joined by src/delay-
     native   the command where the files are
     virga    vrun: `first` (a node that has nothing, a command that was never run), `elsewhere` (a command that was
              run before, on another node than this one, which has nothing), `cold` (the same after a rest: the client's
-             file service has left, too), `warm` (again), `own` (the same vrun on the node's own files: nothing is mirrored)
+             file service has left, too), `warm` (again), `start` (warm, and the program is `true`), `own` (the same vrun on
+             the node's own files: nothing is mirrored, and no connection was made ready ahead)
     sshfs    the client's root mounted on the node, every cache on and as long as it goes; chroot into it
     rsync    exactly the files that the command uses (it is told them for nothing), then chroot into them;
              `--whole`: all of /usr besides, as one must who does not know them
 
 Bytes are counted by the line itself, alike for all; demand round trips by the node's file daemon.
 
-`own` less native is what a start costs; `warm` less that, beside native, is what mirrored files cost a program."""
+`start` is what every command pays; `warm` less that, beside native, is what mirrored files cost a program."""
 import argparse
 import ctypes
 import json
@@ -252,7 +253,7 @@ class Bench:
     def measure(self, rtt, case, peer):
         case.reset()
         for state, fields in peer.measure(case):
-            wrong = "" if "failed" in fields else case.right()
+            wrong = "" if "failed" in fields or state == "start" else case.right()
             if wrong:
                 fields["failed"] = wrong
             self.rows.setdefault((rtt, case.name, peer.name, state), []).append(fields)
@@ -265,7 +266,7 @@ class Bench:
     def table(self):
         """For people, on stderr; and one object a case with what the numbers come to."""
         say = lambda *a: print(*a, file=sys.stderr)
-        columns = [("native", "warm"), ("virga", "first"), ("virga", "elsewhere"), ("virga", "cold"), ("virga", "warm"), ("virga", "own"),
+        columns = [("native", "warm"), ("virga", "first"), ("virga", "elsewhere"), ("virga", "cold"), ("virga", "warm"), ("virga", "start"), ("virga", "own"),
                    ("sshfs", "first"), ("sshfs", "warm"), ("rsync", "first"), ("rsync", "warm"), ("rsync-usr", "first")]
         columns = [c for c in columns if any(k[2:] == c for k in self.rows)]
         say("\nmedian ms".ljust(13) + "".join(f"{p} {s}".rjust(16) for p, s in columns) + "   trips elsewhere/warm")
@@ -283,12 +284,12 @@ class Bench:
             self.summary(rtt, case, trips)
 
     def summary(self, rtt, case, trips):
-        native, elsewhere, cold, warm, own = (self.median(rtt, case, *k) for k in (
-            ("native", "warm"), ("virga", "elsewhere"), ("virga", "cold"), ("virga", "warm"), ("virga", "own")))
+        native, *mirrored = (self.median(rtt, case, *k) for k in (("native", "warm"), *(
+            ("virga", state) for state in ("elsewhere", "cold", "warm", "start", "own"))))
+        elsewhere, cold, warm, start, own = mirrored
         best = min((m for m in (self.median(rtt, case, p, "first") for p in ("sshfs", "rsync")) if m), default=None)
         ratio = lambda a, b: round(a / b, 2) if a and b else None
         less = lambda a, b: round(a - b, 1) if a and b else None
-        start = less(own, native)
         emit(bench="mirror-summary", rtt_ms=rtt, case=case, elsewhere_ms=elsewhere, cold_ms=cold, warm_ms=warm, own_ms=own,
              native_ms=native, start_ms=start, warm_over_own=ratio(warm, own),
              program_over_native=ratio(less(warm, start), native), warm_over_native=ratio(warm, native),

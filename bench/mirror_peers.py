@@ -281,8 +281,14 @@ class Virga:
     def measure(self, case):
         b = self.bench
         self.forget_traces()
-        for state in ("first", "elsewhere", "cold", "warm", "warm", "own", "own"):
+        for state in ("first", "elsewhere", "cold", "warm", "warm", "new start", "start", "start", "own", "own"):
             case.reset()
+            if state in ("new start", "start"):  # the same, and a program that does nothing
+                timed = Timed(b.line, b.limit)
+                timed.run([b.line.client("vrun", "/usr/bin/true")], case.folder, self.client_env)
+                if state == "start":
+                    yield state, timed.fields
+                continue
             if state in ("first", "elsewhere", "cold"):
                 self.make_cold()
             if state == "cold":

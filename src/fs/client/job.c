@@ -128,22 +128,6 @@ static bool moved_away(const struct vg_job *j, const struct vg_cobj *o) {
            (st->ino != j->scan.st.ino || st->dev != j->scan.st.dev);
 }
 
-/* The record's frames, for this link's node, which counts as told. */
-static int tell(struct vg_mlink *l, struct vg_cobj *folder, uint64_t req, uint64_t seq, int level,
-                struct vg_buf *rec, struct vg_buf *frames) {
-    uint64_t number = vg_cobj_number(folder);
-    int r = vg_mw_dir(frames, req, number, seq, vg_buf_data(rec), vg_buf_len(rec), level);
-    if (r < 0)
-        return r;
-    /* Of this folder nothing changed since it was looked at. */
-    vg_mpeer_told(l->peer, folder, vg_ctree_seq(l->m->tree));
-    l->tellings++;
-    if (vg_map_put_u64(&l->told, number, folder) < 0)
-        vg_mpeer_forget(l->peer, number); /* so that it is told again */
-    l->m->folders++;
-    return 0;
-}
-
 static void done_dir(struct vg_job *j) {
     struct vg_mlink *l = j->l;
     struct vg_cobj *folder = vg_ctree_get(j->m->tree, j->object);
@@ -160,7 +144,7 @@ static void done_dir(struct vg_job *j) {
         r = vg_ctree_record(j->m->tree, folder, j->m->memo, &rec);
     }
     if (r == 0)
-        r = tell(l, folder, j->req, j->seq, j->level, &rec, &frames);
+        r = vg_job_tell(l, folder, j->req, j->seq, j->level, &rec, &frames);
     vg_buf_done(&rec);
     if (r == 0)
         vg_mpeers_inval(
@@ -206,15 +190,6 @@ static void learn(struct vg_job *j, const struct vg_cobj *o, uint64_t leaf) {
         vg_cobj_drop_record(j->m->tree, folder);
 }
 
-static void send_leaf(struct vg_mlink *l, const struct vg_cobj *o, uint64_t leaf,
-                      enum vg_mprio prio, bool urgent, struct vg_buf *frame) {
-    bool push = prio == VG_MP_PUSH;
-    *(push ? &l->m->pushed_bytes : &l->m->demand_bytes) += vg_buf_len(frame);
-    vg_mpeer_sent(l->peer, o, leaf);
-    if (vg_mlink_put_leaf(l, urgent, frame, push ? vg_cobj_number(o) : 0, leaf) < 0)
-        vg_mlink_close(l, "out of memory");
-}
-
 static void done_data(struct vg_job *j) {
     struct vg_mlink *l = j->l;
     struct vg_cobj *o = vg_ctree_get(j->m->tree, j->object);
@@ -232,7 +207,7 @@ static void done_data(struct vg_job *j) {
         learn(j, o, leaf);
     if (!j->read.torn_is_fine)
         vg_packed_put(j->m->packed, j->object, leaf, &j->read.want, &j->frame, vg_now_usec());
-    send_leaf(l, o, leaf, j->prio, j->prio == VG_MP_DEMAND || j->waits, &j->frame);
+    vg_job_send_leaf(l, o, leaf, j->prio, j->prio == VG_MP_DEMAND || j->waits, &j->frame);
     if (j->waits && !l->closed)
         vg_mlink_say_sent(l, j->waits, j->object, leaf);
 }
@@ -328,25 +303,6 @@ static bool dir_under_way(const struct vg_mlink *l, uint64_t folder) {
     return false;
 }
 
-/* What was told before and is still so need not be read again: 1, 0, or -errno. */
-static int tell_kept(struct vg_mlink *l, uint64_t req, struct vg_cobj *folder,
-                     struct vg_mitem *slot) {
-    struct vg_buf rec = {0}, frames = {0};
-    uint64_t seq;
-    if (!vg_ctree_kept(l->m->tree, folder, &rec, &seq))
-        return 0;
-    int r = tell(l, folder, req, seq, vg_mlink_level(l), &rec, &frames);
-    vg_buf_done(&rec);
-    if (r == 0 && slot) {
-        slot->buf = frames;
-        return 1;
-    }
-    if (r == 0)
-        r = vg_mlink_put(l, true, &frames);
-    vg_buf_done(&frames);
-    return r < 0 ? r : 1;
-}
-
 /* 0: it is being read. 1: it was told. */
 static int start_dir(struct vg_mlink *l, const struct vg_mitem *it, struct vg_cobj *folder,
                      struct vg_mitem *slot) {
@@ -355,7 +311,7 @@ static int start_dir(struct vg_mlink *l, const struct vg_mitem *it, struct vg_co
     if (it->kind != VG_MI_DIR)
         how.req = 0; /* a folder that must be known before its file */
     if (r == 0)
-        r = tell_kept(l, how.req, folder, slot);
+        r = vg_job_tell_kept(l, how.req, folder, slot);
     if (r)
         return r;
     struct vg_job *j = job_new(l, &how, folder);
@@ -365,35 +321,6 @@ static int start_dir(struct vg_mlink *l, const struct vg_mitem *it, struct vg_co
     j->seq = vg_ctree_scan_begins(l->m->tree);
     j->xattrs = vg_cobj_in_view(folder);
     return job_start(j);
-}
-
-/* Refused content: says why. True when it was. */
-static bool refused(struct vg_mlink *l, const struct vg_mitem *it, const struct vg_cobj *o) {
-    char path[PATH_MAX], text[PATH_MAX * 2 + 256];
-    const char *why = NULL;
-    if (vg_cobj_path(o, path, sizeof(path)) < 0) {
-        vg_mlink_fail(l, it->req, it->object, ENAMETOOLONG, "a path is too long");
-        return true;
-    }
-    const struct vg_mstat *st = vg_cobj_told(o);
-    enum vg_verdict v = vg_mpolicy_ask(l->m->policy, path,
-                                       st                      ? (mode_t)st->mode
-                                       : it->kind == VG_MI_DIR ? S_IFDIR
-                                                               : S_IFREG,
-                                       &why);
-    if (v == VG_SERVE || v == VG_SECRET ||
-        (v == VG_EMPTY && (it->kind == VG_MI_DIR || vg_cobj_in_view(o))) ||
-        vg_cobj_view_id(o)) /* a view's root was named by the person */
-        return false;
-    if (v == VG_IGNORE) {
-        snprintf(text, sizeof(text), "%s is hidden by a .virgaignore", path);
-        vg_mlink_fail(l, it->req, it->object, ENOENT, text);
-        return true;
-    }
-    snprintf(text, sizeof(text), "%s stays on your machine: %s; vrun --allow %s lets it through",
-             path, why ? why : "the policy says so", path);
-    vg_mlink_fail(l, it->req, it->object, EACCES, text);
-    return true;
 }
 
 enum begun { BEGUN, WAITS, OVER }; /* a job runs; another must end first; the item is finished */
@@ -429,7 +356,7 @@ static enum begun start_leaf(struct vg_mlink *l, struct vg_mitem *it, struct vg_
         vg_packed_get(l->m->packed, it->object, leaf, st, it->req, &packed, vg_now_usec())) {
         it->once = true;
         it->at += VG_LEAF;
-        send_leaf(l, o, leaf, it->prio, !push, &packed);
+        vg_job_send_leaf(l, o, leaf, it->prio, !push, &packed);
         return it->at >= end ? OVER : BEGUN;
     }
     struct vg_job *j = job_new(l, it, o);
@@ -454,7 +381,7 @@ static enum begun start(struct vg_mlink *l, struct vg_mitem *it) {
                       o ? "it was removed" : "this number means nothing here");
         return OVER;
     }
-    if (!it->once && refused(l, it, o))
+    if (!it->once && vg_job_refused(l, it, o))
         return OVER;
     if (it->kind == VG_MI_DIR) {
         if (it->prio != VG_MP_DEMAND && vg_mpeer_current(l->peer, o))
