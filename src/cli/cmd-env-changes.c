@@ -47,7 +47,7 @@ static int on_count(const Vg__Pb__Envelope *env, void *user, struct vg_err *err)
     return 0;
 }
 
-uint64_t vg_ecmd_kept(uint64_t task) {
+void vg_ecmd_say_kept(uint64_t task) {
     char id[VG_ID_LEN + 1], name[VG_ENV_NAME_MAX + 1];
     uint64_t n = 0;
     struct vg_err err = VG_ERR_INIT;
@@ -55,7 +55,11 @@ uint64_t vg_ecmd_kept(uint64_t task) {
     snprintf(name, sizeof(name), VG_KEEP_PREFIX "%s", id);
     Vg__Pb__EnvReq m = vg_ecmd_request(OP(GET), name);
     Vg__Pb__Envelope req = vg_request(ENV, env, &m);
-    return vg_call_once(&req, on_count, &n, &err) < 0 ? 0 : n;
+    if (vg_call_once(&req, on_count, &n, &err) == 0 && n)
+        fprintf(stderr,
+                "virga: %" PRIu64 " changes of the task are kept: 'virga env apply %s' "
+                "brings them here\n",
+                n, id);
 }
 
 /* ------------------------------------------------------------------ the list */

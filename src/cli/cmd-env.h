@@ -24,8 +24,8 @@ int vg_ecmd_put(struct vg_ftree *t, const char *name, const char *source, const 
 /* Brings one here; `names`: without contents. `config` (may be NULL) becomes the caller's. */
 int vg_ecmd_take(struct vg_estore *into, const char *ref, bool names, struct vg_ftree **ret,
                  char **ret_config, struct vg_err *err);
-/* How many changes of a task the cloud keeps for this user; 0 also when it cannot be asked. */
-uint64_t vg_ecmd_kept(uint64_t task);
+/* Says on stderr how many changes of an ended task are kept, and how to get them, if any are. */
+void vg_ecmd_say_kept(uint64_t task);
 /* An image into the cloud's store: a file, a folder, or a registry's name. */
 struct vg_ecmd_from {
     const char *platform; /* "linux/amd64"; NULL: this machine's */

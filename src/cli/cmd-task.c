@@ -4,6 +4,7 @@
 #include "base/cleanup.h"
 #include "base/util.h"
 #include "cli/client.h"
+#include "cli/cmd-env.h"
 #include "cli/json.h"
 #include "cli/task-show.h"
 #include "cli/why-show.h"
@@ -152,6 +153,7 @@ static int get_run(struct vg_cmd_line *l) {
 struct wait {
     bool json;
     int exit;
+    uint64_t snapshot; /* the task ran on a copy of its machine's files */
 };
 
 static int on_wait(const Vg__Pb__Envelope *env, void *user, struct vg_err *err) {
@@ -167,6 +169,7 @@ static int on_wait(const Vg__Pb__Envelope *env, void *user, struct vg_err *err) 
         vg_cmd_say("%s", env->task->reason);
     if (!w->exit)
         w->exit = status;
+    w->snapshot = env->task->snapshot && !env->task->members ? env->task->id : 0;
     return 0;
 }
 
@@ -181,6 +184,8 @@ static int wait_run(struct vg_cmd_line *l) {
         ref.task = l->args[i];
         if (vg_call_patient(&req, on_wait, NULL, &w, &err) < 0)
             return vg_cmd_fail(&err);
+        if (w.snapshot)
+            vg_ecmd_say_kept(w.snapshot);
     }
     return w.exit;
 }

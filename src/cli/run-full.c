@@ -1,5 +1,6 @@
 /* The whole program is whole already. */
 #include "base/util.h"
+#include "cli/cmd-env.h"
 #include "cli/follow.h"
 #include "cli/run-int.h"
 #include "cli/why-show.h"
@@ -31,4 +32,8 @@ int run_follow_stored(const struct run *r) {
     struct vg_follow_how how = {.program = r->program, .logs = true, .quiet = r->quiet};
     vg_id_format(r->task_id, id);
     return vg_follow_task(&r->ep, id, &how);
+}
+
+void run_say_kept(const struct run *r) {
+    vg_ecmd_say_kept(r->task_id);
 }

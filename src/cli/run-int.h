@@ -86,6 +86,7 @@ struct run {
 
     bool accepted, started, ended, exited;
     bool pinning;      /* this machine's files are on their way into the cloud's store */
+    bool pinned;       /* the task works on that copy */
     bool attempt_over; /* patient: its keeper has said how it ended */
     bool requeued;     /* another attempt follows; its output begins at 0 */
     bool owed;         /* and nothing of it was seen yet */
@@ -160,3 +161,4 @@ int run_forward(const struct vg_endpoint *ep, uint64_t task_id, const char *cons
 /* run-full.c or vrun-main.c: shows the stored output of a task or group from its beginning, also
    over several attempts, until its end. Returns its exit status. */
 int run_follow_stored(const struct run *r);
+void run_say_kept(const struct run *r); /* how many changes of the ended task are kept */

@@ -189,6 +189,8 @@ static int on_event(struct run *r, const Vg__Pb__RunEvent *ev, struct vg_err *er
     switch (ev->kind) {
     case VG__PB__RUN_EVENT__KIND__ACCEPTED:
         r->accepted = true;
+        if (r->task_id != r->req.task_id)
+            r->pinning = false; /* an earlier submission's key: its files are its own */
         if (r->note)
             run_say(r, "%s", r->note);
         free(r->note);

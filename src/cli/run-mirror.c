@@ -178,7 +178,7 @@ int run_mirror(struct run *r, const struct vg_spec_opts *set, struct vg_err *err
         e = vg_mpkt_add(&p, "strict", "1");
     if (e == 0 && set->sync)
         e = vg_mpkt_add(&p, "sync", "1");
-    bool pin = r->spec.detached && set->snapshot; /* nobody may stay here to serve it */
+    bool pin = r->spec.detached && vg_spec_opts_pins(set); /* nobody need stay here to serve it */
     if (e == 0 && pin)
         e = vg_mpkt_add(&p, "pin", "1");
     if (e < 0)
@@ -202,7 +202,7 @@ int run_mirror(struct run *r, const struct vg_spec_opts *set, struct vg_err *err
         return vg_err_set(err, VG_PROTOCOL,
                           "the file service gave no good answer: "
                           "'virga mirror stop' ends it, the next vrun starts it");
-    r->pinning = pin;
+    r->pinning = r->pinned = pin;
     r->spec.mirror = &spec;
     return 0;
 }

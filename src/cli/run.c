@@ -245,12 +245,15 @@ static int fail(struct run *r, const struct vg_err *err) {
     return vg_reason_exit(err->reason);
 }
 
-/* Files are served to one task; several, now or later, have the nodes' own. */
+/* Files are served to one task, a copy of them to a group; others have the nodes' own. */
 static bool without_files(struct run *r) {
-    if (!vg_spec_opts_several(&r->spec))
+    if (!vg_spec_opts_several(&r->spec) || vg_spec_opts_pins(&set))
         return false;
-    run_note(r, "several tasks find the nodes' own files, not this machine's: for others give "
-                "--env NAME (see 'virga env save')");
+    run_note(r, r->spec.schedule
+                    ? "a schedule's tasks find the nodes' own files, not this machine's: for "
+                      "others give --env NAME (see 'virga env save')"
+                    : "--live, --allow and --sync are for one task: several find the nodes' own "
+                      "files then, not this machine's");
     r->spec.has_node_files = r->spec.node_files = true;
     return true;
 }
@@ -353,6 +356,8 @@ int vg_run_main(int argc, char **argv, bool batch) {
     run_mirror_end(r);
     if (status == 0 && stored)
         return run_follow_stored(r);
+    if (r->follow && r->pinned && !r->quiet)
+        run_say_kept(r);
     if (r->detach && !r->follow && !r->dry_run && status == 0 && print_id(r) < 0)
         return 1;
     return status;

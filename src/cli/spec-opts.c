@@ -26,6 +26,7 @@ enum {
     O_STRICT,
     O_IMAGE,
     O_SNAPSHOT,
+    O_LIVE,
     O_DIR,
     O_PORT,
     O_TTY,
@@ -119,6 +120,8 @@ static const struct vg_opt run_opts[] = {
 
 static const struct vg_opt batch_opts[] = {
     COMMON_OPTS,
+    {"live", 0, NULL, "from another machine: use its files as they are, not a copy of them",
+     O_LIVE},
     {"follow", 'f', NULL, "show its output; exit with its status", O_FOLLOW},
     {"shards", 'N', "N", "a group of N tasks, each with its VIRGA_SHARD", O_SHARDS},
     {"gang", 0, NULL, "the N tasks start together or not at all", O_GANG},
@@ -340,6 +343,9 @@ static int mirror_option(struct vg_spec_opts *o, struct vg_opt_state *st, int id
     case O_SNAPSHOT:
         o->snapshot = true;
         return 0;
+    case O_LIVE:
+        o->live = true;
+        return 0;
     case O_IMAGE:
         if (!*arg)
             return vg_opt_bad(st, "names no image");
@@ -398,6 +404,11 @@ bool vg_spec_opts_several(const Vg__Pb__TaskSpec *s) {
     return s->has_shards || s->n_sweep || s->gang || s->schedule;
 }
 
+bool vg_spec_opts_pins(const struct vg_spec_opts *o) {
+    bool live = o->live || o->n_allow || o->sync || o->spec.schedule;
+    return o->snapshot || (o->batch && !live);
+}
+
 static int check_group(const Vg__Pb__TaskSpec *s, struct vg_err *err) {
     if (s->n_sweep && s->gang)
         return vg_err_set(
@@ -423,11 +434,18 @@ int vg_spec_opts_check(const struct vg_spec_opts *o, struct vg_err *err) {
     if ((s->n_retry_on || s->has_backoff_usec) && !s->retries)
         return vg_err_set(err, VG_INVALID, "%s is for retries: give --retries N, too",
                           s->n_retry_on ? "--retry-on" : "--backoff");
-    if (o->snapshot && vg_spec_opts_several(s))
+    if (o->snapshot && s->schedule)
         return vg_err_set(err, VG_INVALID,
-                          "--snapshot copies for one task: give several a saved environment "
-                          "('virga env save NAME', then --env NAME), or put the files into a "
-                          "pool's shared folder");
+                          "--snapshot copies for tasks that are made now: give a schedule a saved "
+                          "environment ('virga env save NAME', then --env NAME), or put the files "
+                          "into a pool's shared folder");
+    if (o->snapshot && (o->live || o->n_allow || o->sync))
+        return vg_err_set(err, VG_INVALID,
+                          "--snapshot works on a copy of this machine's files, %s on the files "
+                          "themselves: give one",
+                          o->live   ? "--live"
+                          : o->sync ? "--sync"
+                                    : "--allow");
     if (s->schedule && o->follow)
         return vg_err_set(
             err, VG_INVALID,

@@ -18,7 +18,7 @@ struct vg_spec_opts {
     Vg__Pb__TaskSpec spec;
     Vg__Pb__Resources want;
     bool quiet, follow, detach, no_input, dry_run;
-    bool strict, sync, node_files, snapshot;
+    bool strict, sync, node_files, snapshot, live;
     int tty; /* 0 auto, 1 yes, 2 no */
     const char *dir;
     const char *ports[VG_PORTS_MAX];
@@ -39,5 +39,7 @@ void vg_spec_opts_init(struct vg_spec_opts *o, bool batch);
 int vg_spec_opt(struct vg_spec_opts *o, struct vg_opt_state *st, int id, const char *arg);
 /* It makes more than one task, now or later. */
 bool vg_spec_opts_several(const Vg__Pb__TaskSpec *s);
+/* Detached, from another machine: it gets a copy of that one's files. */
+bool vg_spec_opts_pins(const struct vg_spec_opts *o);
 /* What can be said only when all options are known. 0, or -errno with err. */
 int vg_spec_opts_check(const struct vg_spec_opts *o, struct vg_err *err);

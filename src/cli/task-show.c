@@ -183,6 +183,8 @@ void vg_task_print(const Vg__Pb__TaskInfo *t) {
     line("pool", t->pool);
     line("node", t->node);
     line("session", t->session);
+    if (t->snapshot)
+        line("files", "a copy of its machine's ('virga env diff' names what it changed)");
     line("wants", vg_resources_text(t->want, b, sizeof(b)));
     for (size_t i = 0; i < t->n_label; i++)
         line(i ? "" : "labels", t->label[i]);
@@ -225,6 +227,7 @@ static void add_batch(json_t *j, const Vg__Pb__TaskInfo *t) {
         json_array_append_new(after, vg_json_text(t->after[i]));
     json_object_set_new(j, "members", vg_json_u64(t->members));
     json_object_set_new(j, "progress", progress_json(t->progress));
+    json_object_set_new(j, "snapshot", json_boolean(t->snapshot));
     json_object_set_new(j, "group", vg_json_id(t->group));
     json_object_set_new(j, "index", t->group ? vg_json_u64(t->index) : json_null());
     json_object_set_new(j, "of", t->group ? vg_json_u64(t->of) : json_null());

@@ -327,7 +327,7 @@ static struct ask *ask(struct vg_envs *e, const Vg__Pb__EnvReq *m, int fd, enum 
 
 /* Members of a group share what their head holds. */
 static uint64_t holder(const struct vg_job *j) {
-    return j->task->spec->group ? j->task->spec->group : j->task->id;
+    return j->task->group ? j->task->group : j->task->id;
 }
 
 /* A request about a job, on behalf of its owner. */
@@ -389,6 +389,8 @@ void vg_envs_link(struct vg_job *j) {
     ProtobufCBinaryData path[VG_SPEC_VIEWS_MAX];
     const Vg__Pb__MirrorSpec *spec = j->task->spec->mirror;
     fill(j, &m, OP(LINK));
+    m.has_member = 1;
+    m.member = j->task->id;
     m.has_keep_all = m.keep_all = spec->keep_changes;
     m.path = path;
     for (; spec->pin && m.n_path < spec->n_view && m.n_path < VG_SPEC_VIEWS_MAX; m.n_path++)

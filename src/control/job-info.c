@@ -44,6 +44,7 @@ static void info_of_batch(const struct vg_task *t, struct vg_task_info *ret) {
     pb->group = t->group;
     pb->index = t->index;
     pb->of = t->of;
+    pb->has_snapshot = pb->snapshot = s->mirror && s->mirror->pin;
     pb->has_members = t->members != 0;
     pb->members = t->members;
     pb->has_priority = s->has_priority;

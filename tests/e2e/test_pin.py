@@ -191,9 +191,46 @@ def test_changes_are_applied_to_another_folder_and_nowhere_else(far, laptop):
     assert not (laptop.work / "sub" / "out").exists()
 
 
-def test_without_a_snapshot_the_laptop_serves_on_and_gets_what_was_written(far, laptop):
+def test_a_group_shares_one_copy_and_keeps_what_each_changed(far, laptop):
+    (laptop.work / "in").write_text("of the laptop\n")
+    (laptop.work / "go.sh").write_text("sleep 3; cat in; echo $VIRGA_SHARD > out.$VIRGA_SHARD; cat /opt/only-here/file\n")
+    group = laptop.run(["vbatch", "-N", "3", "sh", "go.sh"], check=0).stdout.decode().strip()
+    (laptop.work / "in").write_text("of later\n")
+    laptop.cut()
+    t = end_of(far, group)
+    laptop.heal()
+    assert t["state"] == "succeeded", (t, far.control.out("virga", "task", "logs", group))
+    members = [m for m in far.control.json("task", "list", "-a", "--flat") if m["group"] == group]
+    assert sorted(m["index"] for m in members) == [0, 1, 2] and all(m["snapshot"] for m in members), members
+    for m in members:
+        assert far.control.out("virga", "task", "logs", m["id"]) == "of the laptop\nfrom the laptop"
+        done = laptop.run(["virga", "env", "apply", m["id"]], check=0)
+        assert b"1 changes applied" in done.stdout, done
+    for shard in range(3):
+        assert (laptop.work / f"out.{shard}").read_text() == f"{shard}\n"
+    assert (laptop.work / "in").read_text() == "of later\n"
+    wait_for("what they held to be let go", lambda: holds(far) == [])
+
+
+def test_a_batch_task_sees_what_was_there_when_it_was_submitted(far, laptop):
+    """Without an option; whoever waits for it is told what is kept."""
+    (laptop.work / "in").write_text("before\n")
+    task = laptop.run(["vbatch", "sh", "-c", "sleep 2; cp in out"], check=0).stdout.decode().strip()
+    (laptop.work / "in").write_text("after\n")
+    done = laptop.run(["virga", "task", "wait", task], check=0)
+    assert f"1 changes of the task are kept: 'virga env apply {task}'".encode() in done.stderr, done
+    assert not (laptop.work / "out").exists()
+    laptop.run(["virga", "env", "apply", task], check=0)
+    assert (laptop.work / "out").read_text() == "before\n" and (laptop.work / "in").read_text() == "after\n"
+    again = [laptop.run(["vbatch", "--key", "once", "sh", "-c", "sleep 3"], check=0).stdout for _ in range(2)]
+    assert again[0] == again[1]  # the second has nothing to copy, and does not wait for it
+    shown = laptop.run(["vbatch", "-f", "sh", "-c", "cat in; echo more >> out"], check=0)
+    assert shown.stdout == b"after\n" and b"1 changes of the task are kept" in shown.stderr, shown
+
+
+def test_live_the_laptop_serves_on_and_gets_what_was_written(far, laptop):
     (laptop.work / "in").write_text("of the project\n")
-    task = laptop.run(["vbatch", "sh", "-c", "cat in > out; echo more >> out"], check=0).stdout.decode().strip()
+    task = laptop.run(["vbatch", "--live", "sh", "-c", "cat in > out; echo more >> out"], check=0).stdout.decode().strip()
     t = end_of(far, task)
     assert t["state"] == "succeeded", t
     assert (laptop.work / "out").read_text() == "of the project\nmore\n"

@@ -79,6 +79,7 @@ struct vg_machine {
     pthread_mutex_t lock; /* tasks, jobs, n_view, gens */
     pthread_cond_t idle;
     pthread_cond_t kept; /* an answer to Keep came, another link carries it, or all ends */
+    bool keeping;        /* a task's changes are being told */
     uint64_t resends;    /* links that carried operations */
     bool stopping;
     struct vg_list tasks;

@@ -234,14 +234,36 @@ static int await_link(struct vg_machine *m, struct mtask *t) {
     }
 }
 
+/* One after another: on the link their frames must not mix. */
+static int await_turn(struct vg_machine *m, struct mtask *t) {
+    pthread_mutex_lock(&m->lock);
+    while (m->keeping && !m->stopping && !t->gone)
+        pthread_cond_wait(&m->kept, &m->lock);
+    int r = m->stopping || t->gone ? -ECANCELED : 0;
+    if (r == 0)
+        m->keeping = true;
+    pthread_mutex_unlock(&m->lock);
+    return r;
+}
+
+static void turn_over(struct vg_machine *m) {
+    pthread_mutex_lock(&m->lock);
+    m->keeping = false;
+    pthread_cond_broadcast(&m->kept);
+    pthread_mutex_unlock(&m->lock);
+}
+
 int vg_mkeep_tell(struct vg_machine *m, struct mtask *t, char *text, size_t n) {
     struct vg_keep_walk w = {.failed = ""};
-    int r;
+    int r = await_turn(m, t);
+    bool mine = r == 0;
     do {
-        r = await_link(m, t);
+        r = mine ? await_link(m, t) : r;
         if (r == 0)
             r = tell_once(m, t, &w);
     } while (r == -ENOTCONN || r == -ESTALE);
+    if (mine)
+        turn_over(m);
     if (r < 0) {
         pthread_mutex_lock(&m->lock);
         if (t->keep->answered && t->keep->why[0])

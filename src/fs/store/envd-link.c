@@ -240,6 +240,11 @@ static void tree_put(struct vg_envd *d, struct vg_envtree *e) {
     }
 }
 
+/* Which task the link is for. */
+static uint64_t run_of(const struct vg_work *w) {
+    return w->m->member ? w->m->member : w->m->task_id;
+}
+
 /* Where what the link's task changes is put: with its owner's own things, if anywhere. */
 static const struct vg_keep_conf *keeps(struct vg_work *w, struct vg_keep_conf *c) {
     struct vg_err err = VG_ERR_INIT;
@@ -260,7 +265,7 @@ int vg_envd_serve(struct vg_work *w, struct vg_estore *s, const uint8_t root[VG_
         return w->err.msg[0] ? w->err.code : vg_err_sys(&w->err, -ENOMEM, "cannot serve");
     vg_work_post(w);
     struct vg_keep_conf keep;
-    int r = vg_fserve(t, vg_take_fd(w->fd), w->m->task_id, keeps(w, &keep));
+    int r = vg_fserve(t, vg_take_fd(w->fd), run_of(w), keeps(w, &keep));
     if (r < 0)
         vg_debug("link task=%016llx: %s", (unsigned long long)w->m->task_id, strerror(-r));
     tree_put(w->d, e);
@@ -292,7 +297,7 @@ static struct vg_ftree *wait_for_pin(struct vg_work *w) {
 static void serve_pin(struct vg_work *w, struct vg_ftree *t) {
     struct vg_keep_conf keep;
     vg_work_post(w);
-    vg_fserve(t, vg_take_fd(w->fd), w->m->task_id, keeps(w, &keep));
+    vg_fserve(t, vg_take_fd(w->fd), run_of(w), keeps(w, &keep));
     vg_ftree_unref(t);
 }
 
