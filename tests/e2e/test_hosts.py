@@ -202,7 +202,8 @@ def test_a_dead_nodes_batch_task_runs_elsewhere_and_never_twice_at_once(both_rea
     node.cut()
 
     def second_start():
-        return (client.work / "ticks").read_text().count("start") == 2
+        ticks = client.work / "ticks"
+        return ticks.exists() and ticks.read_text().count("start") == 2
 
     wait_for("the second start", second_start, 2 * WAIT_S)
     time.sleep(0.5)
