@@ -12,6 +12,7 @@
 #include <openssl/x509.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <threads.h>
 
 #define RECORD_ROOM (CONN_RECORD + 512)
 #define BLOCK_SOFT \
@@ -78,18 +79,23 @@ static long bio_ctrl(BIO *bio, int cmd, long num, void *ptr) {
     return cmd == BIO_CTRL_FLUSH;
 }
 
-static BIO_METHOD *bio_method(void) {
-    static BIO_METHOD *method; /* for the life of the process */
-    if (method)
-        return method;
+static BIO_METHOD *method; /* for the life of the process */
+
+static void make_method(void) {
     BIO_METHOD *m = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "virga");
     if (!m)
-        return NULL;
+        return;
     BIO_meth_set_write(m, bio_write);
     BIO_meth_set_read(m, bio_read);
     BIO_meth_set_ctrl(m, bio_ctrl);
     method = m;
-    return m;
+}
+
+/* Loops of several threads may have connections. */
+static BIO_METHOD *bio_method(void) {
+    static once_flag once = ONCE_FLAG_INIT;
+    call_once(&once, make_method);
+    return method;
 }
 
 /* ------------------------------------------------------------------ life */
