@@ -134,6 +134,33 @@ Test(tls, a_message_of_16_mib_passes) {
     check_leaks();
 }
 
+Test(tls, half_a_record_is_waited_for_in_peace) {
+    struct cloud c;
+    struct pair p;
+    static const uint8_t half[] = {0x17, 3, 3, 0x10, 0, 'h', 'a', 'l', 'f'};
+    int fds[2];
+    struct vg_err err = VG_ERR_INIT;
+    cloud_init(&c, HOUR);
+    struct vg_tls *client = client_of(&c, NULL, NULL, NULL);
+    pair_init_loop(&p);
+    cr_assert_eq(make_tcp_pair(fds), 0);
+    int raw = dup(fds[0]);
+    cr_assert_eq(vg_conn_new(&p.loop, fds[0], client, true, &peer_ops, &p.a, &p.a.conn, &err), 0);
+    cr_assert_eq(vg_conn_new(&p.loop, fds[1], c.server, false, &peer_ops, &p.b, &p.b.conn, &err),
+                 0);
+    vg_tls_unref(client);
+    cr_assert_eq(send_text(p.a.conn, 1, "whole"), 0);
+    run_until(&p, p.a.ready && p.b.msgs == 1);
+    cr_assert_eq(write(raw, half, sizeof(half)), (ssize_t)sizeof(half));
+    for (int i = 0; i < 50; i++)
+        uv_run(&p.loop, UV_RUN_NOWAIT);
+    cr_assert_neq(uv_backend_timeout(&p.loop), 0, "the loop has nothing to do until more comes");
+    close(raw);
+    pair_done(&p);
+    cloud_done(&c);
+    check_leaks();
+}
+
 Test(tls, a_server_of_another_cloud_is_refused_in_a_clear_sentence) {
     struct cloud mine, theirs;
     struct pair p;
