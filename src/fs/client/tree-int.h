@@ -12,6 +12,7 @@ struct vg_cobj {
     struct vg_map kids;
     struct vg_mstat st;
     uint64_t changed; /* folders: sequence of the last change */
+    uint64_t scanned; /* and of the scan whose record was made last */
     uint64_t seen;    /* sequence of the scan that saw it last */
     int wd;
     bool known; /* st is */

@@ -181,7 +181,9 @@ bool vg_ctree_kept(struct vg_ctree *t, struct vg_cobj *folder, struct vg_buf *ou
 
 int vg_ctree_take(struct vg_ctree *t, struct vg_cobj *folder, const struct vg_scan *scan,
                   uint64_t seq, struct vg_memo *memo, struct vg_buf *out) {
-    if (folder->changed > seq)
+    /* Events that a later scan had seen before they came were passed over: an earlier one's record
+       would not be put right any more. */
+    if (folder->changed > seq || folder->scanned > seq)
         return -EAGAIN;
     struct adding *a = vg_alloc(sizeof(*a));
     if (!a)
@@ -213,6 +215,7 @@ int vg_ctree_take(struct vg_ctree *t, struct vg_cobj *folder, const struct vg_sc
     if (r == 0) {
         drop_unseen(t, folder, a->seq);
         folder->served = true;
+        folder->scanned = seq;
         keep(t, folder, scan, a->seq, out);
     }
 out:

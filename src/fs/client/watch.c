@@ -246,6 +246,8 @@ static void name_event(struct vg_watch *w, struct vg_cobj *folder, const char *n
     if (!st) {
         if (o)
             vg_cobj_removed(w->tree, o);
+        else /* nobody was told of it, but a scan that is under way may have seen it */
+            folder->changed = vg_ctree_scan_begins(w->tree);
         return;
     }
     if (o && (o->busy || vg_cobj_as_told(o, st)))
@@ -255,6 +257,11 @@ static void name_event(struct vg_watch *w, struct vg_cobj *folder, const char *n
     vg_cobj_changed(w->tree, folder);
     if (!S_ISDIR(st->mode) && st->nlink > 1)
         vg_ctree_other_names(w->tree, st);
+}
+
+/* Events are old when they are read: a folder's name may be another one's by now. */
+static bool is_it(const struct vg_cobj *folder, const struct stat *st) {
+    return !folder->known || (folder->st.ino == st->st_ino && folder->st.dev == st->st_dev);
 }
 
 static void self_event(struct vg_watch *w, struct vg_cobj *folder, uint32_t mask) {
@@ -269,6 +276,8 @@ static void self_event(struct vg_watch *w, struct vg_cobj *folder, uint32_t mask
     if (fd < 0 || fstat(fd, &st) < 0)
         return;
     vg_mstat_from(&now, &st);
+    if (!folder->root && !is_it(folder, &st))
+        return; /* it was moved since: its parent's events say so */
     if (!vg_cobj_as_told(folder, &now)) {
         folder->st = now;
         folder->known = true;
@@ -296,24 +305,39 @@ static void rename_event(struct vg_watch *w, const struct move *from, const stru
     }
 }
 
-static bool lstat_in(struct vg_watch *w, const struct spot *s, const char *name,
-                     struct vg_mstat *ret) {
+enum seen { THERE, NOT_THERE, UNSEEN }; /* UNSEEN: the folder is not where it was */
+
+static enum seen lstat_in(struct vg_watch *w, const struct spot *s, const char *name,
+                          struct vg_mstat *ret) {
     struct stat st;
     if (w->dir_wd != s->wd) {
         vg_close(&w->dir_fd);
         w->dir_wd = -1;
-        for (size_t i = 0; i < s->n && w->dir_fd < 0; i++)
-            w->dir_fd = vg_cobj_open(w->tree, s->o[i], O_PATH | O_DIRECTORY);
-        if (w->dir_fd < 0) {
-            w->dir_fd = -1;
-            return false;
+        for (size_t i = 0; i < s->n && w->dir_fd < 0; i++) {
+            vg_auto_fd int fd = vg_cobj_open(w->tree, s->o[i], O_PATH | O_DIRECTORY);
+            if (fd >= 0 && fstat(fd, &st) == 0 && is_it(s->o[i], &st))
+                w->dir_fd = vg_take_fd(fd);
         }
+        if (w->dir_fd < 0)
+            return UNSEEN;
         w->dir_wd = s->wd;
     }
     if (fstatat(w->dir_fd, name, &st, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT) < 0)
-        return false;
+        return NOT_THERE;
     vg_mstat_from(ret, &st);
-    return true;
+    return THERE;
+}
+
+static void names_event(struct vg_watch *w, const struct spot *s, const char *name, enum seen seen,
+                        const struct vg_mstat *st) {
+    for (size_t i = 0; i < s->n; i++) {
+        if (vg_cobj_gone(s->o[i]))
+            continue;
+        if (seen == UNSEEN)
+            vg_cobj_changed(w->tree, s->o[i]); /* whatever it was */
+        else
+            name_event(w, s->o[i], name, seen == THERE ? st : NULL);
+    }
 }
 
 static void one_event(struct vg_watch *w, const struct inotify_event *e) {
@@ -343,24 +367,18 @@ static void one_event(struct vg_watch *w, const struct inotify_event *e) {
         return; /* settled by the next event or the end of the batch */
     }
     struct vg_mstat st;
-    bool there = lstat_in(w, s, e->name, &st);
-    if (there && (e->mask & IN_MOVED_TO) && w->from.cookie && w->from.cookie == e->cookie)
+    enum seen seen = lstat_in(w, s, e->name, &st);
+    if (seen == THERE && (e->mask & IN_MOVED_TO) && w->from.cookie && w->from.cookie == e->cookie)
         rename_event(w, &w->from, s, e->name, &st);
-    for (size_t i = 0; i < s->n; i++)
-        if (!vg_cobj_gone(s->o[i]))
-            name_event(w, s->o[i], e->name, there ? &st : NULL);
+    names_event(w, s, e->name, seen, &st);
 }
 
 /* The old name of a rename, also when its other half was seen: what is called so now? */
 static void settle_from(struct vg_watch *w) {
     const struct spot *s = vg_map_get_u64(&w->spots, (uint64_t)w->from.wd);
     struct vg_mstat st;
-    if (w->from.cookie && s) {
-        bool there = lstat_in(w, s, w->from.name, &st);
-        for (size_t i = 0; i < s->n; i++)
-            if (!vg_cobj_gone(s->o[i]))
-                name_event(w, s->o[i], w->from.name, there ? &st : NULL);
-    }
+    if (w->from.cookie && s)
+        names_event(w, s, w->from.name, lstat_in(w, s, w->from.name, &st), &st);
     w->from.cookie = 0;
 }
 

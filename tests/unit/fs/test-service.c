@@ -831,3 +831,41 @@ Test(service, folders_are_read_again_when_one_above_has_another_name) {
     turn(&w, &n, n.n_dirs > dirs);
     cr_assert_gt(counted("folders_read"), folders, "its path is another one");
 }
+
+static uint64_t look_in(uint64_t folder, const char *name) {
+    int dirs = n.n_dirs;
+    node_get(&n, folder, 0, 0);
+    turn(&w, &n, n.n_dirs > dirs);
+    return object_in(folder, name);
+}
+
+/* Events are read when all is over: what they say of a folder must not be looked for in another one
+   that has its name by then. */
+Test(service, folders_that_changed_places_are_still_watched) {
+    char one[200], two[200];
+    snprintf(one, sizeof(one), "%s/root" PROJECT "/d", w.dir);
+    snprintf(two, sizeof(two), "%s/root" PROJECT "/e", w.dir);
+    put_dir(&w, PROJECT "/d/x");
+    put_dir(&w, PROJECT "/e/x");
+    service_start(&w);
+    begin(&w, &n, 1, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_runs == 1);
+    node_hello(&n, 1, true);
+    uint64_t root = n.view_root[1];
+    look_in(look_in(root, "d"), "x");
+    look_in(object_in(root, "e"), "x");
+    cr_assert(chmod(one, 0700) == 0 && chmod(two, 0700) == 0);
+    cr_assert(renameat2(AT_FDCWD, one, AT_FDCWD, two, RENAME_EXCHANGE) == 0);
+    int before = n.n_invals;
+    turn(&w, &n, n.n_invals > before);
+    uint64_t d = look_in(root, "d");
+    look_in(d, "x");
+    before = n.n_invals;
+    put(&w, PROJECT "/d/new", "x");
+    turn(&w, &n, n.n_invals > before);
+    bool named_d = false;
+    for (int i = before; i < n.n_invals; i++)
+        named_d = named_d || n.inval[i % 64] == d;
+    cr_assert(named_d, "another folder was named");
+    look_in(d, "new");
+}
