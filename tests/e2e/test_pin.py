@@ -62,9 +62,25 @@ def test_the_client_goes_away_for_good_and_the_task_ends_well(far, laptop):
     assert log == "750016\ntool of the laptop: x\n750000"
 
 
+def test_a_command_that_nobody_ran_before_ends_well_without_its_client(far, laptop):
+    """Nothing is known of what it uses: the guess and what lies around it must do."""
+    laptop.run(["virga", "mirror", "stop", "--force"])
+    shutil.rmtree(laptop.base / "home" / ".local", ignore_errors=True)
+    (laptop.work / "x.py").write_text("import json, time\ntime.sleep(3)\nimport argparse, subprocess\n"
+                                      "open('out', 'w').write(json.dumps(['ok']))\n")
+    task = laptop.run(["vbatch", "python3", "x.py"], check=0).stdout.decode().strip()
+    laptop.cut()
+    t = end_of(far, task)
+    log = far.control.run(["virga", "task", "logs", task])
+    laptop.heal()
+    assert t["state"] == "succeeded", (t["reason"], log.stderr[-2000:])
+    laptop.run(["virga", "env", "apply", task], check=0)
+    assert (laptop.work / "out").read_text() == '["ok"]'
+
+
 def test_what_never_came_is_an_error_that_names_it(far, laptop):
     laptop.path("/opt/only-here/a/b/c").mkdir(parents=True)
-    laptop.path("/opt/only-here/a/b/c/rare").write_bytes(os.urandom(100000))
+    laptop.path("/opt/only-here/a/b/c/rare").write_bytes(os.urandom(1000000))
     (laptop.work / "go.sh").write_text("sleep 3; cd /opt/only-here/a/b; cat c/ra?e >/dev/null && echo came\n")
     task = laptop.run(["vbatch", "--snapshot", "sh", "go.sh"], check=0).stdout.decode().strip()
     laptop.cut()

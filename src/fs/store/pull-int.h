@@ -50,7 +50,7 @@ struct vg_pull {
     uint64_t open; /* wanted and neither here nor given up */
     uint64_t asked_bytes;
     uint32_t asked_other;
-    bool hello, run, pushed, told;
+    bool hello, run, pushed, widened, told;
     bool stop; /* under the tree's lock: whom it fills for has gone */
 };
 
@@ -67,8 +67,9 @@ void vg_pull_want(struct vg_pull *p, struct vg_fnode *n);
 void vg_pull_settle(struct vg_pull *p, struct vg_fnode *n, enum vg_fnode_state state, int error);
 void vg_pull_mark(struct vg_pull *p); /* wants what the paths name, as far as it is known */
 int vg_pull_root(struct vg_pull *p, uint64_t up);
-/* A trace or a guess is never all of it: wants what lies beside what was pushed, in bounds. */
-void vg_pull_around(struct vg_pull *p);
+/* A trace or a guess is never all of it: wants what lies beside what was pushed, in bounds; when
+   that has come, `wider`: what is small in the folders that are known by now. */
+void vg_pull_around(struct vg_pull *p, bool wider);
 /* The folder at that path has this number, and what is below it, too, is found from there. */
 int vg_pull_view(struct vg_pull *p, const char *path, uint64_t up);
 /* A whole record came. */

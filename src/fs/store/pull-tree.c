@@ -7,10 +7,12 @@
 #include <string.h>
 
 #define ORPHAN_BYTES_MAX (128u << 20)
-#define CHANGES_MAX 8 /* of one file while it is being read */
-#define AROUND_FOLDER (4u << 20)
+#define CHANGES_MAX 8            /* of one file while it is being read */
+#define AROUND_FOLDER (8u << 20) /* bytes of the files in it: a Python's own modules are 5 MB */
 #define AROUND_BYTES (64u << 20)
 #define AROUND_FOLDERS 4000u
+#define WIDER_FOLDER (128u << 10) /* of folders one step further away: small packages, settings */
+#define WIDER_BYTES (32u << 20)
 
 void vg_pull_settle(struct vg_pull *p, struct vg_fnode *n, enum vg_fnode_state state, int error) {
     n->state = state;
@@ -262,7 +264,7 @@ int vg_pull_root(struct vg_pull *p, uint64_t up) {
 }
 
 struct around {
-    uint64_t bytes;
+    uint64_t bytes, folder_bytes;
     unsigned folders;
 };
 
@@ -282,7 +284,7 @@ static void around_folder(struct vg_pull *p, struct vg_fnode *n, struct around *
             if (c->name_len == 11 && memcmp(c->name, "__pycache__", 11) == 0)
                 take_all(p, c);
             vg_pull_want(p, c);
-        } else if (S_ISREG(c->st.mode) && sum <= AROUND_FOLDER && c->st.size <= left->bytes) {
+        } else if (S_ISREG(c->st.mode) && sum <= left->folder_bytes && c->st.size <= left->bytes) {
             left->bytes -= c->st.size;
             vg_pull_want(p, c);
         }
@@ -297,8 +299,10 @@ static void around(struct vg_pull *p, struct vg_fnode *n, struct around *left) {
     around_folder(p, n, left);
 }
 
-void vg_pull_around(struct vg_pull *p) {
-    struct around left = {.bytes = AROUND_BYTES, .folders = AROUND_FOLDERS};
+void vg_pull_around(struct vg_pull *p, bool wider) {
+    struct around left = {.bytes = wider ? WIDER_BYTES : AROUND_BYTES,
+                          .folder_bytes = wider ? WIDER_FOLDER : AROUND_FOLDER,
+                          .folders = wider ? 0 : AROUND_FOLDERS};
     around(p, p->t->root, &left);
 }
 

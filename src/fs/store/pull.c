@@ -92,7 +92,7 @@ static int on_msg(struct vg_pull *p, const Vg__Mr__Msg *m) {
         return vg_pull_sent(p, m->sent);
     case VG__MR__MSG__BODY_PUSHED:
         if (p->conf->pushes && !p->pushed)
-            vg_pull_around(p);
+            vg_pull_around(p, false);
         p->pushed = true;
         return 0;
     case VG__MR__MSG__BODY_BYE:
@@ -280,6 +280,12 @@ static int turn(struct vg_pull *p) {
     pthread_mutex_lock(&p->t->lock);
     int r = p->hello ? vg_pull_ask(p) : 0;
     bool all = r == 0 && complete(p);
+    if (all && p->conf->pushes && !p->widened) {
+        p->widened = true;
+        vg_pull_around(p, true);
+        r = vg_pull_ask(p);
+        all = r == 0 && complete(p);
+    }
     if (p->stop && r == 0)
         r = -ECONNRESET;
     pthread_mutex_unlock(&p->t->lock);
