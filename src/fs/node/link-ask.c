@@ -212,8 +212,8 @@ uint64_t vg_links_get_dir(struct vg_links *l, uint64_t object) {
     return ask(l, ASK_DIR, object, 0, 0, 0, false);
 }
 
-uint64_t vg_links_get_dir_anew(struct vg_links *l, uint64_t object) {
-    return ask(l, ASK_DIR, object, 0, 0, 0, true);
+uint64_t vg_links_get_dir_anew(struct vg_links *l, uint64_t object, unsigned urgency) {
+    return ask(l, ASK_DIR, object, 0, 0, urgency, true);
 }
 
 uint64_t vg_links_get_data(struct vg_links *l, uint64_t object, uint64_t off, uint64_t len,

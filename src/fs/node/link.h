@@ -51,7 +51,7 @@ void vg_links_host(struct vg_links *l, char *out, size_t n);
    (hello, same_epoch false) all of them are forgotten: its objects have other numbers. */
 uint64_t vg_links_get_dir(struct vg_links *l, uint64_t object);
 /* Also when it was asked for before: the answer must not be older than this call. */
-uint64_t vg_links_get_dir_anew(struct vg_links *l, uint64_t object);
+uint64_t vg_links_get_dir_anew(struct vg_links *l, uint64_t object, unsigned urgency);
 uint64_t vg_links_get_data(struct vg_links *l, uint64_t object, uint64_t off, uint64_t len,
                            unsigned urgency);
 uint64_t vg_links_get_xattrs(struct vg_links *l, uint64_t object);

@@ -267,6 +267,7 @@ void proj_merge(struct vg_proj *p, struct pnode *dir, const struct vg_dirrec *re
                 uint64_t acked);
 void proj_unprove(struct vg_proj *p, struct pnode *dir);
 void proj_fetch_dir(struct vg_proj *p, struct pnode *dir);
+void proj_refresh_dir(struct vg_proj *p, struct pnode *dir); /* nobody waits for it */
 /* The client's number of it is not known: asks for the records that tell. */
 void proj_learn(struct vg_proj *p, struct pnode *n);
 int proj_need_dir(struct vg_proj *p, struct pnode *dir, struct pctx *c); /* 0, PROJ_WAIT, -errno */

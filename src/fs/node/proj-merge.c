@@ -71,7 +71,7 @@ void proj_unprove(struct vg_proj *p, struct pnode *dir) {
     pthread_cond_signal(&p->work);
 }
 
-void proj_fetch_dir(struct vg_proj *p, struct pnode *dir) {
+static void fetch_dir(struct vg_proj *p, struct pnode *dir, unsigned urgency) {
     struct pdir *f = dir->dir;
     uint64_t object = proj_object(dir);
     if (f->fetching || !object)
@@ -80,7 +80,15 @@ void proj_fetch_dir(struct vg_proj *p, struct pnode *dir) {
     f->again = false;
     f->fetch_acked = p->acked;
     f->fetch_gen = p->begins;
-    f->req = vg_links_get_dir_anew(p->conf.links, object);
+    f->req = vg_links_get_dir_anew(p->conf.links, object, urgency);
+}
+
+void proj_fetch_dir(struct vg_proj *p, struct pnode *dir) {
+    fetch_dir(p, dir, 0);
+}
+
+void proj_refresh_dir(struct vg_proj *p, struct pnode *dir) {
+    fetch_dir(p, dir, 1);
 }
 
 void proj_learn(struct vg_proj *p, struct pnode *n) {

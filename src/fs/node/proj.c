@@ -258,7 +258,7 @@ static void refresh(struct vg_proj *p) {
     vg_list_for_each (it, &p->unproven) {
         struct pdir *f = vg_list_entry(it, struct pdir, unproven_link);
         if (!p->idle && !f->fetching && f->last_op <= p->acked && lies_somewhere(f->owner))
-            proj_fetch_dir(p, f->owner);
+            proj_refresh_dir(p, f->owner);
     }
 }
 
