@@ -101,6 +101,23 @@ static void drop_hidden(const char *root, struct vg_gpus *g) {
     g->n = k;
 }
 
+/* AMD's, by the kernel's list of render nodes. UNTESTED on a real card. */
+static void find_amd(const char *root, struct vg_gpus *g) {
+    char path[PATH_MAX], node[VG_GPU_PATH];
+    for (int minor = 128; minor < 128 + VG_GPUS_MAX && g->n < VG_GPUS_MAX; minor++) {
+        vg_auto_free char *vendor = NULL;
+        size_t len;
+        snprintf(path, sizeof(path), "%s/sys/class/drm/renderD%d/device/vendor", root, minor);
+        snprintf(node, sizeof(node), "/dev/dri/renderD%d", minor);
+        if (vg_read_file(path, 64, &vendor, &len) < 0 || strncmp(vendor, "0x1002", 6) != 0 ||
+            !exists(root, node) || !exists(root, "/dev/kfd"))
+            continue;
+        g->gpu[g->n] = (struct vg_gpu){
+            .vendor = VG_CARD_AMD, .index = (uint32_t)g->n, .minor = minor, .model = "AMD GPU"};
+        g->n++;
+    }
+}
+
 void vg_gpus_find(const char *root, int64_t count, const char *model, struct vg_gpus *ret) {
     ret->n = ret->n_common = 0;
     if (count == 0)
@@ -109,6 +126,8 @@ void vg_gpus_find(const char *root, int64_t count, const char *model, struct vg_
     drop_hidden(root, ret);
     if (ret->n == 0)
         find_in_dev(root, ret);
+    if (ret->n == 0)
+        find_amd(root, ret);
     if (count > 0) {
         size_t want = (size_t)VG_MIN(count, (int64_t)VG_GPUS_MAX);
         for (; ret->n < want; ret->n++)
@@ -117,6 +136,14 @@ void vg_gpus_find(const char *root, int64_t count, const char *model, struct vg_
     }
     for (size_t i = 0; model && i < ret->n; i++)
         snprintf(ret->gpu[i].model, sizeof(ret->gpu[i].model), "%s", model);
+}
+
+void vg_gpus_fake(size_t n, struct vg_gpus *ret) {
+    ret->n = VG_MIN(n, (size_t)VG_GPUS_MAX);
+    ret->n_common = 0;
+    for (size_t i = 0; i < ret->n; i++)
+        ret->gpu[i] = (struct vg_gpu){
+            .vendor = VG_CARD_FAKE, .index = (uint32_t)i, .minor = -1, .model = "Simulated GPU"};
 }
 
 /* The number of /dev/nvidiaN; -1: another node. */
@@ -180,12 +207,19 @@ static void add_node(struct node_list *l, const char *path) {
 size_t vg_gpu_devices(const struct vg_gpus *g, const char *root, const uint32_t *index, size_t n,
                       char (*ret)[VG_GPU_PATH], size_t max) {
     struct node_list l = {.root = root, .path = ret, .max = max};
-    for (size_t i = 0; i < n && l.n < max; i++)
-        if (index[i] < g->n && g->gpu[index[i]].minor >= 0)
-            snprintf(ret[l.n++], VG_GPU_PATH, "/dev/nvidia%d", g->gpu[index[i]].minor);
+    bool amd = false;
+    for (size_t i = 0; i < n && l.n < max; i++) {
+        if (index[i] >= g->n || g->gpu[index[i]].minor < 0)
+            continue;
+        amd |= g->gpu[index[i]].vendor == VG_CARD_AMD;
+        snprintf(ret[l.n++], VG_GPU_PATH, amd ? "/dev/dri/renderD%d" : "/dev/nvidia%d",
+                 g->gpu[index[i]].minor);
+    }
     if (l.n == 0)
         return 0;
-    for (size_t i = 0; i < VG_COUNT(common); i++)
+    if (amd)
+        add_node(&l, "/dev/kfd");
+    for (size_t i = 0; !amd && i < VG_COUNT(common); i++)
         add_node(&l, common[i]);
     for (size_t i = 0; i < g->n_common; i++)
         add_node(&l, g->common[i]);

@@ -2,6 +2,7 @@
 /* Which GPUs this machine has, by what the driver shows in /proc and /dev: no library is loaded.
    `--gpus N` overrides the count; then GPUs that have no device node are only numbers (tests,
    machines whose driver is hidden). Usable by the keeper too. */
+#include "gpu/card.h"
 #include "gpu/cdi.h"
 
 #include <stddef.h>
@@ -14,6 +15,7 @@
 #define VG_GPU_NODES_MAX 128 /* that one task gets */
 
 struct vg_gpu {
+    enum vg_card_vendor vendor;
     uint32_t index; /* in the order of bus addresses, as nvidia-smi counts */
     int minor;      /* of /dev/nvidiaN; -1: it has no device node */
     char model[64];
@@ -32,6 +34,8 @@ struct vg_gpus {
 /* `count` < 0: as many as there are. `model` NULL: as the driver calls it. `root` is "" in life and
    a folder that stands for / in tests. */
 void vg_gpus_find(const char *root, int64_t count, const char *model, struct vg_gpus *ret);
+/* So many that are not there (card.h): for tests and demonstrations. */
+void vg_gpus_fake(size_t n, struct vg_gpus *ret);
 /* Adds the device nodes that a specification gives to these GPUs, known by their own node. */
 void vg_gpus_take_cdi(struct vg_gpus *g, const struct vg_cdi *c);
 /* Device nodes that a task with these GPUs needs (its own and the driver's common ones), as paths

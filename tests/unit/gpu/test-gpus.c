@@ -166,3 +166,34 @@ Test(gpu, a_specification_adds_nodes_to_the_card_it_names) {
                  "what only 'all' has is nobody's");
     vg_cdi_done(&c);
 }
+
+Test(gpu, cards_of_amd_by_their_render_nodes) {
+    struct vg_gpus g;
+    char path[8][VG_GPU_PATH];
+    uint32_t index = 1;
+    put("/sys/class/drm/renderD128/device/vendor", "0x1002\n");
+    put("/sys/class/drm/renderD129/device/vendor", "0x8086\n"); /* another's */
+    put("/sys/class/drm/renderD130/device/vendor", "0x1002\n");
+    put("/sys/class/drm/renderD131/device/vendor", "0x1002\n"); /* hidden from us */
+    put("/dev/dri/renderD128", "");
+    put("/dev/dri/renderD129", "");
+    put("/dev/dri/renderD130", "");
+    vg_gpus_find(root, -1, NULL, &g);
+    cr_assert_eq(g.n, 0, "without /dev/kfd nothing can be computed there");
+    put("/dev/kfd", "");
+    vg_gpus_find(root, -1, NULL, &g);
+    cr_assert_eq(g.n, 2);
+    cr_assert_eq(vg_gpu_devices(&g, root, &index, 1, path, 8), 2);
+    cr_assert_str_eq(path[0], "/dev/dri/renderD130");
+    cr_assert_str_eq(path[1], "/dev/kfd");
+}
+
+Test(gpu, simulated_cards_have_no_nodes) {
+    struct vg_gpus g;
+    char path[8][VG_GPU_PATH];
+    uint32_t index = 0;
+    vg_gpus_fake(2, &g);
+    cr_assert_eq(g.n, 2);
+    cr_assert_eq(g.gpu[1].vendor, VG_CARD_FAKE);
+    cr_assert_eq(vg_gpu_devices(&g, root, &index, 1, path, 8), 0);
+}

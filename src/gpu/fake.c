@@ -1,0 +1,142 @@
+/* Cards that are not there. Energy is the integral of the power that was told; see card.h. */
+#include "base/cleanup.h"
+#include "base/mem.h"
+#include "base/util.h"
+#include "gpu/card.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define IDLE_MW 60000u
+#define MEM_BYTES (80ULL << 30)
+
+struct fake_card {
+    uint64_t energy_uj; /* so far */
+    uint64_t at_usec;
+    uint32_t power_mw;
+    uint32_t xid; /* the last that was told */
+};
+
+struct fake {
+    char *dir; /* owned */
+    uint32_t n;
+    struct fake_card *card; /* owned */
+};
+
+struct script {
+    uint64_t sm, mem, power, xid, lost, ecc, hang;
+};
+
+static void read_script(const struct fake *f, uint32_t i, struct script *s) {
+    static const struct {
+        const char *word;
+        size_t at;
+    } words[] = {{"sm", offsetof(struct script, sm)},       {"mem", offsetof(struct script, mem)},
+                 {"power", offsetof(struct script, power)}, {"xid", offsetof(struct script, xid)},
+                 {"lost", offsetof(struct script, lost)},   {"ecc", offsetof(struct script, ecc)},
+                 {"hang", offsetof(struct script, hang)}};
+    char path[4096];
+    vg_auto_free char *text = NULL;
+    size_t len;
+    *s = (struct script){.power = IDLE_MW};
+    snprintf(path, sizeof(path), "%.4000s/%u", f->dir, i);
+    if (vg_read_file(path, 4096, &text, &len) < 0)
+        return;
+    for (char *next = text, *line; (line = strsep(&next, "\n"));) {
+        char *value = strchr(line, ' ');
+        uint64_t v;
+        if (!value || vg_parse_u64(value + 1, &v) < 0)
+            continue;
+        *value = 0;
+        for (size_t k = 0; k < VG_COUNT(words); k++)
+            if (!strcmp(words[k].word, line))
+                memcpy((char *)s + words[k].at, &v, sizeof(v));
+    }
+}
+
+static int facts(void *state, uint32_t i, struct vg_card_facts *ret) {
+    (void)state;
+    *ret = (struct vg_card_facts){.vendor = VG_CARD_FAKE,
+                                  .index = i,
+                                  .minor = -1,
+                                  .numa = -1,
+                                  .mem_bytes = MEM_BYTES,
+                                  .power_limit_mw = 700000,
+                                  .pcie_gen = VG_NONE,
+                                  .pcie_width = VG_NONE};
+    snprintf(ret->name, sizeof(ret->name), "Simulated GPU");
+    snprintf(ret->uuid, sizeof(ret->uuid), "SIMULATED-%u", i);
+    return 0;
+}
+
+static int sample(void *state, uint32_t i, bool full, struct vg_card_sample *ret) {
+    struct fake *f = state;
+    struct fake_card *c = &f->card[i];
+    struct script s;
+    read_script(f, i, &s);
+    while (s.hang) { /* as a driver does that does not answer */
+        pause();
+    }
+    vg_card_sample_init(ret, i);
+    c->energy_uj += (ret->at_usec - c->at_usec) * c->power_mw / 1000;
+    c->at_usec = ret->at_usec;
+    c->power_mw = (uint32_t)VG_MIN(s.power, 10000000u);
+    ret->lost = s.lost != 0;
+    if (ret->lost)
+        return 0;
+    ret->sm_percent = (uint32_t)VG_MIN(s.sm, 100u);
+    ret->mem_percent = ret->sm_percent / 2;
+    ret->mem_used_bytes = VG_MIN(s.mem, MEM_BYTES);
+    ret->power_mw = c->power_mw;
+    ret->energy_mj = c->energy_uj / 1000;
+    if (full) {
+        ret->temp_c = 30 + ret->sm_percent / 2;
+        ret->sm_mhz = ret->sm_percent ? 1980 : 345;
+        ret->mem_mhz = 2619;
+        ret->ecc_corrected = 0;
+        ret->ecc_uncorrected = s.ecc;
+    }
+    return 0;
+}
+
+static int event(void *state, struct vg_card_event *ret) {
+    struct fake *f = state;
+    for (uint32_t i = 0; i < f->n; i++) {
+        struct script s;
+        read_script(f, i, &s);
+        if (s.xid == f->card[i].xid)
+            continue;
+        f->card[i].xid = (uint32_t)s.xid;
+        *ret = (struct vg_card_event){.index = i, .xid = (uint32_t)s.xid};
+        return s.xid != 0;
+    }
+    return 0;
+}
+
+static void fake_close(void *state) {
+    struct fake *f = state;
+    free(f->card);
+    free(f->dir);
+    free(f);
+}
+
+int vg_fake_open(uint32_t n, const char *dir, struct vg_card_source *ret, struct vg_err *err) {
+    struct fake *f = vg_alloc(sizeof(*f));
+    if (f) {
+        f->n = n;
+        f->dir = vg_strdup(dir);
+        f->card = vg_alloc((n + 1) * sizeof(*f->card));
+    }
+    if (!f || !f->dir || !f->card) {
+        if (f)
+            fake_close(f);
+        return vg_err_sys(err, -ENOMEM, "cannot simulate GPUs");
+    }
+    for (uint32_t i = 0; i < n; i++)
+        f->card[i] = (struct fake_card){.at_usec = vg_now_usec(), .power_mw = IDLE_MW};
+    *ret = (struct vg_card_source){
+        .n = n, .state = f, .facts = facts, .sample = sample, .event = event, .close = fake_close};
+    return 0;
+}

@@ -1,0 +1,250 @@
+/* A libnvidia-ml.so.1 without a card: two of them, whose numbers a test sets. With OLD defined it
+   is a library of long ago, which has only what counts cards and tells memory. Strict: a handle
+   that was not given out, or a size that is wrong, aborts. */
+#include <stdlib.h>
+#include <string.h>
+
+#define CARDS 2u
+#define API __attribute__((visibility("default")))
+
+enum { OK = 0, NOT_SUPPORTED = 3, TOO_SMALL = 7, TIMEOUT = 10, LOST = 15 };
+
+struct card {
+    unsigned long long sm, mem_busy, used, energy, power, ecc, lost, xid, mig, procs;
+};
+static struct card cards[CARDS];
+
+/* The test's hand. */
+API void fake_nvml_set(unsigned card, const char *what, unsigned long long v);
+void fake_nvml_set(unsigned card, const char *what, unsigned long long v) {
+    struct card *c = &cards[card];
+    struct {
+        const char *name;
+        unsigned long long *at;
+    } all[] = {{"sm", &c->sm},         {"mem_busy", &c->mem_busy}, {"used", &c->used},
+               {"energy", &c->energy}, {"power", &c->power},       {"ecc", &c->ecc},
+               {"lost", &c->lost},     {"xid", &c->xid},           {"mig", &c->mig},
+               {"procs", &c->procs}};
+    for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        if (!strcmp(all[i].name, what)) {
+            *all[i].at = v;
+            return;
+        }
+    abort();
+}
+
+static unsigned index_of(const void *h) {
+    const struct card *c = h;
+    if (c < cards || c >= cards + CARDS)
+        abort();
+    return (unsigned)(c - cards);
+}
+
+struct memory {
+    unsigned long long total, free, used;
+};
+
+API int nvmlInit_v2(void);
+API int nvmlShutdown(void);
+API int nvmlDeviceGetCount_v2(unsigned *n);
+API int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **h);
+API int nvmlDeviceGetMemoryInfo(void *h, struct memory *m);
+
+int nvmlInit_v2(void) {
+    return OK;
+}
+int nvmlShutdown(void) {
+    return OK;
+}
+int nvmlDeviceGetCount_v2(unsigned *n) {
+    *n = CARDS;
+    return OK;
+}
+int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **h) {
+    if (i >= CARDS)
+        abort();
+    *h = &cards[i];
+    return OK;
+}
+int nvmlDeviceGetMemoryInfo(void *h, struct memory *m) {
+    const struct card *c = &cards[index_of(h)];
+    *m = (struct memory){80ULL << 30, (80ULL << 30) - c->used, c->used};
+    return OK;
+}
+
+#ifndef OLD
+static int put(char *out, unsigned n, const char *text) {
+    if (strlen(text) >= n)
+        return TOO_SMALL;
+    memcpy(out, text, strlen(text) + 1);
+    return OK;
+}
+
+struct memory_v2 {
+    unsigned version;
+    unsigned long long total, reserved, free, used;
+};
+struct pci {
+    char legacy[16];
+    unsigned domain, bus, device, id, subsystem;
+    char bus_id[32];
+};
+struct utilization {
+    unsigned gpu, memory;
+};
+struct process {
+    unsigned pid;
+    unsigned long long mem;
+    unsigned gi, ci;
+};
+struct process_use {
+    unsigned pid;
+    unsigned long long stamp;
+    unsigned sm, mem, enc, dec;
+};
+struct event {
+    void *device;
+    unsigned long long type, data;
+    unsigned gi, ci;
+};
+
+API int nvmlSystemGetDriverVersion(char *out, unsigned n);
+API int nvmlDeviceGetName(void *h, char *out, unsigned n);
+API int nvmlDeviceGetUUID(void *h, char *out, unsigned n);
+API int nvmlDeviceGetMinorNumber(void *h, unsigned *v);
+API int nvmlDeviceGetPciInfo_v3(void *h, struct pci *p);
+API int nvmlDeviceGetMemoryInfo_v2(void *h, struct memory_v2 *m);
+API int nvmlDeviceGetUtilizationRates(void *h, struct utilization *u);
+API int nvmlDeviceGetPowerUsage(void *h, unsigned *v);
+API int nvmlDeviceGetEnforcedPowerLimit(void *h, unsigned *v);
+API int nvmlDeviceGetTotalEnergyConsumption(void *h, unsigned long long *v);
+API int nvmlDeviceGetTemperature(void *h, int which, unsigned *v);
+API int nvmlDeviceGetClockInfo(void *h, int which, unsigned *v);
+API int nvmlDeviceGetTotalEccErrors(void *h, int kind, int counter, unsigned long long *v);
+API int nvmlDeviceGetP2PStatus(void *a, void *b, int cap, int *status);
+API int nvmlDeviceGetMigMode(void *h, unsigned *now, unsigned *then);
+API int nvmlDeviceGetMaxMigDeviceCount(void *h, unsigned *n);
+API int nvmlDeviceGetMigDeviceHandleByIndex(void *h, unsigned i, void **part);
+API int nvmlDeviceGetComputeRunningProcesses_v3(void *h, unsigned *n, struct process *p);
+API int nvmlDeviceGetProcessUtilization(void *h, struct process_use *u, unsigned *n,
+                                        unsigned long long since);
+API int nvmlEventSetCreate(void **set);
+API int nvmlDeviceRegisterEvents(void *h, unsigned long long types, void *set);
+API int nvmlEventSetWait_v2(void *set, struct event *e, unsigned ms);
+API int nvmlEventSetFree(void *set);
+
+int nvmlSystemGetDriverVersion(char *out, unsigned n) {
+    return put(out, n, "580.159.04");
+}
+int nvmlDeviceGetName(void *h, char *out, unsigned n) {
+    return put(out, n, index_of(h) ? "NVIDIA H200 NVL" : "NVIDIA H200");
+}
+int nvmlDeviceGetUUID(void *h, char *out, unsigned n) {
+    return put(out, n, index_of(h) ? "GPU-bbbb" : "GPU-aaaa");
+}
+int nvmlDeviceGetMinorNumber(void *h, unsigned *v) {
+    *v = 1 - index_of(h); /* not as they are counted */
+    return OK;
+}
+int nvmlDeviceGetPciInfo_v3(void *h, struct pci *p) {
+    memset(p, 0, sizeof(*p));
+    return put(p->bus_id, sizeof(p->bus_id), index_of(h) ? "00000000:4B:00.0" : "00000000:1A:00.0");
+}
+int nvmlDeviceGetMemoryInfo_v2(void *h, struct memory_v2 *m) {
+    if (m->version != (sizeof(*m) | 2u << 24))
+        abort();
+    m->total = 141ULL << 30;
+    m->used = cards[index_of(h)].used;
+    return OK;
+}
+int nvmlDeviceGetUtilizationRates(void *h, struct utilization *u) {
+    const struct card *c = &cards[index_of(h)];
+    *u = (struct utilization){(unsigned)c->sm, (unsigned)c->mem_busy};
+    return c->lost ? LOST : OK;
+}
+int nvmlDeviceGetPowerUsage(void *h, unsigned *v) {
+    *v = (unsigned)cards[index_of(h)].power;
+    return OK;
+}
+int nvmlDeviceGetEnforcedPowerLimit(void *h, unsigned *v) {
+    (void)h;
+    *v = 700000;
+    return OK;
+}
+int nvmlDeviceGetTotalEnergyConsumption(void *h, unsigned long long *v) {
+    *v = cards[index_of(h)].energy;
+    return OK;
+}
+int nvmlDeviceGetTemperature(void *h, int which, unsigned *v) {
+    *v = 40 + index_of(h);
+    return which ? NOT_SUPPORTED : OK;
+}
+int nvmlDeviceGetClockInfo(void *h, int which, unsigned *v) {
+    index_of(h);
+    *v = which == 1 ? 1980 : 3201;
+    return which == 1 || which == 2 ? OK : NOT_SUPPORTED;
+}
+int nvmlDeviceGetTotalEccErrors(void *h, int kind, int counter, unsigned long long *v) {
+    *v = kind == 1 ? cards[index_of(h)].ecc : 3;
+    return counter ? NOT_SUPPORTED : OK;
+}
+int nvmlDeviceGetP2PStatus(void *a, void *b, int cap, int *status) {
+    if (index_of(a) == index_of(b) || cap != 2)
+        abort();
+    *status = 0;
+    return OK;
+}
+int nvmlDeviceGetMigMode(void *h, unsigned *now, unsigned *then) {
+    *now = *then = (unsigned)cards[index_of(h)].mig;
+    return OK;
+}
+int nvmlDeviceGetMaxMigDeviceCount(void *h, unsigned *n) {
+    index_of(h);
+    *n = 7;
+    return OK;
+}
+int nvmlDeviceGetMigDeviceHandleByIndex(void *h, unsigned i, void **part) {
+    *part = &cards[index_of(h)];
+    return i < 2 ? OK : 6;
+}
+int nvmlDeviceGetComputeRunningProcesses_v3(void *h, unsigned *n, struct process *p) {
+    unsigned count = (unsigned)cards[index_of(h)].procs;
+    if (*n < count)
+        return TOO_SMALL;
+    *n = count;
+    for (unsigned i = 0; i < count; i++)
+        p[i] = (struct process){100 + i, (i + 1ULL) << 20, ~0u, ~0u};
+    return OK;
+}
+int nvmlDeviceGetProcessUtilization(void *h, struct process_use *u, unsigned *n,
+                                    unsigned long long since) {
+    index_of(h);
+    if (since >= 5000 || *n < 1)
+        return 6; /* nothing newer */
+    *n = 1;
+    u[0] = (struct process_use){.pid = 101, .stamp = 5000, .sm = 77};
+    return OK;
+}
+int nvmlEventSetCreate(void **set) {
+    *set = cards;
+    return OK;
+}
+int nvmlDeviceRegisterEvents(void *h, unsigned long long types, void *set) {
+    index_of(h);
+    return types == 8 && set == cards ? OK : NOT_SUPPORTED;
+}
+int nvmlEventSetWait_v2(void *set, struct event *e, unsigned ms) {
+    if (set != cards || ms != 0) /* whoever looks must not wait */
+        abort();
+    for (unsigned i = 0; i < CARDS; i++)
+        if (cards[i].xid) {
+            *e = (struct event){.device = &cards[i], .type = 8, .data = cards[i].xid};
+            cards[i].xid = 0;
+            return OK;
+        }
+    return TIMEOUT;
+}
+int nvmlEventSetFree(void *set) {
+    return set == cards ? OK : NOT_SUPPORTED;
+}
+#endif

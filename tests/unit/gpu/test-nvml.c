@@ -1,0 +1,144 @@
+/* NVIDIA's library, by one that has no card: every value, and what becomes of those that it lacks.
+ */
+#include "gpu/card.h"
+
+#include <criterion/criterion.h>
+#include <dlfcn.h>
+#include <string.h>
+
+typedef void set_fn(unsigned card, const char *what, unsigned long long v);
+
+static struct vg_card_source src;
+static set_fn *set;
+
+static void open_library(const char *path) {
+    struct vg_err err = VG_ERR_INIT;
+    cr_assert_eq(vg_nvml_open(path, &src, &err), 0, "%s", err.msg);
+    void *lib = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+    cr_assert(lib);
+    *(void **)&set = dlsym(lib, "fake_nvml_set");
+    cr_assert(set);
+}
+
+static void close_library(void) {
+    src.close(src.state);
+}
+
+Test(nvml, facts_of_every_card) {
+    struct vg_card_facts f;
+    open_library(FAKE_NVML);
+    cr_assert_eq(src.n, 2u);
+    set(1, "mig", 1);
+    cr_assert_eq(src.facts(src.state, 1, &f), 0);
+    cr_assert_eq(f.vendor, VG_CARD_NVIDIA);
+    cr_assert_str_eq(f.name, "NVIDIA H200 NVL");
+    cr_assert_str_eq(f.uuid, "GPU-bbbb");
+    cr_assert_str_eq(f.bus, "00000000:4B:00.0");
+    cr_assert_str_eq(f.driver, "580.159.04");
+    cr_assert_eq(f.minor, 0);
+    cr_assert_eq(f.mem_bytes, 141ULL << 30, "the newer form is asked first");
+    cr_assert_eq(f.power_limit_mw, 700000u);
+    cr_assert_eq(f.pcie_gen, VG_NONE, "this library does not tell it");
+    cr_assert_eq(f.linked, 1u);
+    cr_assert(f.mig);
+    cr_assert_eq(f.n_migs, 2u);
+    cr_assert_str_eq(f.mig_uuid[1], "GPU-bbbb");
+    close_library();
+}
+
+Test(nvml, samples_fast_and_full) {
+    struct vg_card_sample s;
+    open_library(FAKE_NVML);
+    set(0, "sm", 250); /* nonsense is cut to what can be */
+    set(0, "mem_busy", 7);
+    set(0, "used", 5ULL << 30);
+    set(0, "energy", 123456);
+    set(0, "power", 321000);
+    set(0, "procs", 3);
+    cr_assert_eq(src.sample(src.state, 0, false, &s), 0);
+    cr_assert_eq(s.sm_percent, 100u);
+    cr_assert_eq(s.mem_percent, 7u);
+    cr_assert_eq(s.mem_used_bytes, 5ULL << 30);
+    cr_assert_eq(s.energy_mj, 123456u);
+    cr_assert_eq(s.power_mw, 321000u);
+    cr_assert_eq(s.temp_c, VG_NONE);
+    cr_assert_eq(s.n_procs, 0u);
+    cr_assert_eq(src.sample(src.state, 0, true, &s), 0);
+    cr_assert_eq(s.temp_c, 40u);
+    cr_assert_eq(s.sm_mhz, 1980u);
+    cr_assert_eq(s.mem_mhz, 3201u);
+    cr_assert_eq(s.ecc_corrected, 3u);
+    cr_assert_eq(s.ecc_uncorrected, 0u);
+    cr_assert_eq(s.n_procs, 3u);
+    cr_assert_eq(s.proc[0].pid, 102u, "the largest first");
+    cr_assert_eq(s.proc[1].sm_percent, 77u);
+    cr_assert_eq(s.proc[2].sm_percent, VG_NONE);
+    close_library();
+}
+
+Test(nvml, more_processes_than_room_keep_the_largest) {
+    struct vg_card_sample s;
+    open_library(FAKE_NVML);
+    set(0, "procs", 100);
+    cr_assert_eq(src.sample(src.state, 0, true, &s), 0);
+    cr_assert_eq(s.n_procs, VG_CARD_PROCS_MAX);
+    cr_assert_eq(s.proc[0].pid, 199u);
+    cr_assert_eq(s.proc[VG_CARD_PROCS_MAX - 1].pid, 199u - VG_CARD_PROCS_MAX + 1);
+    set(0, "procs", 1000); /* more than are asked for: none is told, and nothing breaks */
+    cr_assert_eq(src.sample(src.state, 0, true, &s), 0);
+    cr_assert_eq(s.n_procs, 0u);
+    close_library();
+}
+
+Test(nvml, a_card_that_is_gone_is_not_asked_further) {
+    struct vg_card_sample s;
+    open_library(FAKE_NVML);
+    set(1, "lost", 1);
+    cr_assert_eq(src.sample(src.state, 1, true, &s), 0);
+    cr_assert(s.lost);
+    cr_assert_eq(s.power_mw, VG_NONE);
+    cr_assert_eq(src.sample(src.state, 0, true, &s), 0);
+    cr_assert_not(s.lost);
+    close_library();
+}
+
+Test(nvml, events_come_once) {
+    struct vg_card_event e;
+    open_library(FAKE_NVML);
+    cr_assert_eq(src.event(src.state, &e), 0);
+    set(1, "xid", 79);
+    cr_assert_eq(src.event(src.state, &e), 1);
+    cr_assert_eq(e.index, 1u);
+    cr_assert_eq(e.xid, 79u);
+    cr_assert_eq(src.event(src.state, &e), 0);
+    close_library();
+}
+
+Test(nvml, an_old_library_tells_what_it_has) {
+    struct vg_card_facts f;
+    struct vg_card_sample s;
+    struct vg_card_event e;
+    open_library(FAKE_NVML_OLD);
+    set(0, "used", 1ULL << 30);
+    cr_assert_eq(src.facts(src.state, 0, &f), 0);
+    cr_assert_eq(f.mem_bytes, 80ULL << 30);
+    cr_assert_str_eq(f.name, "");
+    cr_assert_eq(f.minor, -1);
+    cr_assert_eq(f.linked, 0u);
+    cr_assert_eq(src.sample(src.state, 0, true, &s), 0);
+    cr_assert_eq(s.mem_used_bytes, 1ULL << 30);
+    cr_assert_eq(s.sm_percent, VG_NONE);
+    cr_assert_eq(s.energy_mj, VG_NONE64);
+    cr_assert_eq(s.temp_c, VG_NONE);
+    cr_assert_not(s.lost);
+    cr_assert_eq(src.event(src.state, &e), 0);
+    close_library();
+}
+
+Test(nvml, no_library_is_a_sentence) {
+    struct vg_err err = VG_ERR_INIT;
+    cr_assert_lt(vg_nvml_open("/nothing/libnvidia-ml.so.1", &src, &err), 0);
+    cr_assert(strstr(err.msg, "NVIDIA's library"), "%s", err.msg);
+    cr_assert_lt(vg_nvml_open("libc.so.6", &src, &err), 0);
+    cr_assert(strstr(err.msg, "lacks"), "%s", err.msg);
+}
