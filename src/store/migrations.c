@@ -94,6 +94,16 @@ const char *const vg_migrations[] = {
     "CREATE TABLE sched_memory(kind INTEGER NOT NULL, key INTEGER NOT NULL, a INTEGER NOT NULL,"
     " b INTEGER NOT NULL, c INTEGER NOT NULL, d INTEGER NOT NULL, saved_usec INTEGER NOT NULL,"
     " PRIMARY KEY(kind, key)) WITHOUT ROWID;",
+    /* 4: what attempts used of what they held. NULL: nobody told. */
+    "ALTER TABLE attempts ADD COLUMN cpu_usec INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE attempts ADD COLUMN mem_peak_bytes INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE attempts ADD COLUMN gpu_sm_milli INTEGER;"
+    "ALTER TABLE attempts ADD COLUMN gpu_sm_max INTEGER;"
+    "ALTER TABLE attempts ADD COLUMN gpu_mem_milli INTEGER;"
+    "ALTER TABLE attempts ADD COLUMN gpu_mem_max INTEGER;"
+    "ALTER TABLE attempts ADD COLUMN gpu_mem_peak_bytes INTEGER;"
+    "ALTER TABLE attempts ADD COLUMN gpu_mj INTEGER;"
+    "ALTER TABLE attempts ADD COLUMN gpu_sampled_usec INTEGER;",
 };
 const size_t vg_n_migrations = VG_COUNT(vg_migrations);
 

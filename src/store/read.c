@@ -124,7 +124,16 @@ static int row_attempt(void *ctx, sqlite3_stmt *q) {
                                  .how = store_text(q, 8),
                                  .cpu_milli = store_u64(q, 9),
                                  .mem_bytes = store_u64(q, 10),
-                                 .gpu_milli = store_u64(q, 11)};
+                                 .gpu_milli = store_u64(q, 11),
+                                 .cpu_usec = store_u64(q, 12),
+                                 .mem_peak_bytes = store_u64(q, 13),
+                                 .gpu = {.sm_milli = sqlite3_column_int64(q, 14),
+                                         .sm_max = sqlite3_column_int64(q, 15),
+                                         .mem_milli = sqlite3_column_int64(q, 16),
+                                         .mem_max = sqlite3_column_int64(q, 17),
+                                         .mem_peak_bytes = sqlite3_column_int64(q, 18),
+                                         .energy_mj = sqlite3_column_int64(q, 19),
+                                         .sampled_usec = sqlite3_column_int64(q, 20)}};
     return c->cb(c->arg, &row);
 }
 
@@ -135,7 +144,12 @@ int vg_store_load_attempts(struct vg_store *s, uint64_t task,
     sqlite3_stmt *q;
     int r = store_prepare(s,
                           "SELECT task,attempt,user,team,pool,node,from_usec,until_usec,how,"
-                          "cpu_milli,mem_bytes,gpu_milli FROM attempts WHERE task=? "
+                          "cpu_milli,mem_bytes,gpu_milli,cpu_usec,mem_peak_bytes,"
+                          "coalesce(gpu_sm_milli,-1),coalesce(gpu_sm_max,-1),"
+                          "coalesce(gpu_mem_milli,-1),coalesce(gpu_mem_max,-1),"
+                          "coalesce(gpu_mem_peak_bytes,-1),coalesce(gpu_mj,-1),"
+                          "coalesce(gpu_sampled_usec,-1) "
+                          "FROM attempts WHERE task=? "
                           "ORDER BY attempt",
                           &q);
     if (r < 0)

@@ -113,6 +113,13 @@ struct vg_attempt_row {
     uint64_t from_usec, until_usec;
     const char *how; /* "ended", "cancelled", "preempted", "lost" */
     uint64_t cpu_milli, mem_bytes, gpu_milli;
+    uint64_t cpu_usec, mem_peak_bytes; /* what it used of them */
+    struct vg_gpu_row {                /* -1: nobody told */
+        int64_t sm_milli, sm_max;      /* mean in thousandths of a percent; percent */
+        int64_t mem_milli, mem_max;
+        int64_t mem_peak_bytes, energy_mj;
+        int64_t sampled_usec; /* GPU time that the means are of */
+    } gpu;
 };
 
 /* A task that has ended, as it was asked for: the recorded load. */

@@ -265,6 +265,15 @@ int vg_store_put_attempt(struct vg_store *s, const struct vg_attempt_row *row,
     ADD_U64(row->cpu_milli);
     ADD_U64(row->mem_bytes);
     ADD_U64(row->gpu_milli);
+    ADD_U64(row->cpu_usec);
+    ADD_U64(row->mem_peak_bytes);
+    add_int(&v, row->gpu.sm_milli);
+    add_int(&v, row->gpu.sm_max);
+    add_int(&v, row->gpu.mem_milli);
+    add_int(&v, row->gpu.mem_max);
+    add_int(&v, row->gpu.mem_peak_bytes);
+    add_int(&v, row->gpu.energy_mj);
+    add_int(&v, row->gpu.sampled_usec);
     return queue(s, STMT_ATTEMPT_PUT, sync, &v, cb, arg);
 }
 

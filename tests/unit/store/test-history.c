@@ -31,7 +31,15 @@ static void put(uint64_t task, uint32_t attempt, uint64_t from, uint64_t until, 
                                .until_usec = until,
                                .how = how,
                                .cpu_milli = 500,
-                               .gpu_milli = 2000};
+                               .gpu_milli = 2000,
+                               .cpu_usec = until - from,
+                               .gpu = {.sm_milli = 12345,
+                                       .sm_max = 90,
+                                       .mem_milli = -1,
+                                       .mem_max = -1,
+                                       .mem_peak_bytes = -1,
+                                       .energy_mj = (int64_t)until * 10,
+                                       .sampled_usec = 5}};
     cr_assert_eq(vg_store_put_attempt(s, &a, VG_STORE_LAZY, NULL, NULL), 0);
 }
 
@@ -85,6 +93,27 @@ Test(history, an_end_that_is_said_twice_counts_once) {
     cr_assert_eq(vg_store_load_attempts(s, 7, sum_attempts, &sum), 0);
     cr_assert_eq(sum, 150);
     cr_assert_eq(ask("SELECT count(*) FROM history"), 1);
+}
+
+static int last_use(void *arg, const struct vg_attempt_row *row) {
+    *(struct vg_gpu_row *)arg = row->gpu;
+    return 0;
+}
+
+Test(history, what_was_used_of_gpus_is_kept_and_what_nobody_told_is_null) {
+    struct vg_gpu_row gpu = {0};
+    put(7, 1, 100, 150, "ended");
+    put(7, 1, 100, 160, "ended");
+    vg_store_flush(s);
+    cr_assert_eq(vg_store_load_attempts(s, 7, last_use, &gpu), 0);
+    cr_assert_eq(gpu.sm_milli, 12345);
+    cr_assert_eq(gpu.sm_max, 90);
+    cr_assert_eq(gpu.mem_milli, -1);
+    cr_assert_eq(gpu.mem_peak_bytes, -1);
+    cr_assert_eq(gpu.energy_mj, 1600, "as it was told last");
+    cr_assert_eq(gpu.sampled_usec, 5);
+    cr_assert_eq(ask("SELECT gpu_mem_milli IS NULL AND gpu_mj=1600 AND cpu_usec=60 FROM attempts"),
+                 1);
 }
 
 Test(history, the_load_has_what_a_replay_needs) {
