@@ -51,8 +51,8 @@ int vg_agent_gpu_env(const struct vg_agent *a, const Vg__Pb__Start *start,
                      struct vg_cdi_list *ret) {
     static const char *const names[] = {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"};
     char value[VG_GPUS_MAX * 64], text[sizeof(value) + 32];
-    if (start->n_gpu == 0)
-        return 0;
+    if (start->n_gpu == 0 || a->gpus.gpu[0].vendor == VG_CARD_AMD)
+        return 0; /* ROCm counts the nodes that it can open */
     int r = vg_gpu_visible(&a->gpus, start->gpu, start->n_gpu, value, sizeof(value));
     for (size_t i = 0; r >= 0 && i < VG_COUNT(names); i++) {
         snprintf(text, sizeof(text), "%s=%s", names[i], value);

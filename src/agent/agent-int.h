@@ -15,7 +15,9 @@
 #include "base/list.h"
 #include "base/map.h"
 #include "gpu/driver.h"
+#include "gpu/gpu-use.h"
 #include "gpu/gpus.h"
+#include "gpu/health.h"
 #include "net/conn.h"
 #include "net/wire.h"
 #include "proto/virga.pb-c.h"
@@ -53,7 +55,9 @@ struct vg_agent_conf {
     size_t n_labels;
     char **shared;
     size_t n_shared;
-    int64_t gpus; /* -1: count */
+    int64_t gpus;              /* -1: count */
+    bool fake_gpus;            /* so many are simulated */
+    uint64_t gpu_silence_usec; /* after which their driver is given up */
     uint64_t cpus;
     uint64_t mem_bytes;
     uint32_t warm;
@@ -178,6 +182,7 @@ struct vg_agent_task {
     Vg__Pb__TaskExited *exited; /* owned; protobuf's */
     bool gated;                 /* is not begun before the control plane says so */
     struct vg_meeting *meeting; /* owned; where others of its gang find it, or NULL */
+    struct vg_meter *meter;     /* owned; agent-meter.c; NULL: it has no GPU */
 };
 
 /* An attempt that ended and was acknowledged: a late Start of it is refused by this. */
@@ -205,6 +210,8 @@ void vg_tasks_handed(struct vg_agent_task *t);
 /* A gated task has its keeper: the control plane hears that it could begin. */
 void vg_tasks_ready(struct vg_agent *a, const struct vg_agent_task *t);
 void vg_tasks_on_go(struct vg_agent *a, const Vg__Pb__TaskGo *go);
+/* Tells its end, which was held back. */
+void vg_tasks_say_exit(struct vg_agent *a, const struct vg_agent_task *t);
 /* It will not run: `never_ran` and this reason and text are its exit. */
 void vg_tasks_fail(struct vg_agent *a, struct vg_agent_task *t, enum vg_reason reason,
                    const char *text);
@@ -251,6 +258,49 @@ void vg_fslink_tend(struct vg_agent *a); /* now and then: room on a full disk */
 void vg_agent_find_driver(struct vg_agent *a, char *const *patterns, size_t n);
 /* Variables that a task with GPUs gets beside those in `start`: added to *ret. */
 int vg_agent_gpu_env(const struct vg_agent *a, const Vg__Pb__Start *start, struct vg_cdi_list *ret);
+
+/* agent-watch.c: the process that looks at the cards. */
+struct vg_agent_card {
+    bool known; /* somebody has seen it */
+    struct vg_card_facts facts;
+    struct vg_card_sample last;
+    uint64_t owner[VG_CARD_PROCS_MAX]; /* tasks of last.proc; 0: nobody's */
+    struct vg_health health;
+};
+struct vg_watcher {
+    int fd; /* -1: there is none now */
+    pid_t pid;
+    uv_poll_t poll;
+    uv_timer_t timer;
+    bool closing;
+    bool news; /* the control plane should hear at once */
+    uint32_t seq, answered, interval_ms;
+    uint64_t heard_usec, retry_usec, live_until_usec;
+    int8_t map[VG_GPUS_MAX]; /* its index -> ours; -1: not offered */
+};
+void vg_watch_start(struct vg_agent *a);
+void vg_watch_stop(struct vg_agent *a);
+/* Has the cards looked at now; the number of the answer, or 0: nobody can. */
+uint32_t vg_watch_ask(struct vg_agent *a);
+/* Somebody looks: reports every second for so long. */
+void vg_watch_live(struct vg_agent *a, uint64_t usec);
+/* An administrator says that the card is well. */
+void vg_watch_clear(struct vg_agent *a, uint32_t index);
+
+/* agent-meter.c: what tasks use of them. */
+void vg_meter_init(struct vg_agent *a);
+void vg_meter_begin(struct vg_agent *a, struct vg_agent_task *t, const Vg__Pb__Start *start);
+void vg_meter_end(struct vg_agent *a, struct vg_agent_task *t); /* it is forgotten */
+/* `procs`: its list of processes is new. */
+void vg_meter_sample(struct vg_agent *a, const struct vg_card_sample *s, bool procs);
+/* True: its end is told when its last sample is there, by vg_tasks_say_exit. */
+bool vg_meter_hold(struct vg_agent *a, struct vg_agent_task *t);
+/* Ends that waited for a look that was answered, or all of them. */
+void vg_meter_finish(struct vg_agent *a, bool all);
+bool vg_meter_usage(const struct vg_agent_task *t, Vg__Pb__GpuUsage *ret); /* false: no GPU */
+/* agent-report.c: tells the control plane, now or with a heartbeat when there is reason to. */
+void vg_meter_report(struct vg_agent *a);
+void vg_meter_beat(struct vg_agent *a);
 
 /* agent-meeting.c: a port of the node that leads to the same port inside a task. Connections wait
    until somebody listens there. */
@@ -335,6 +385,10 @@ struct vg_agent {
     char node_id[64], name[64];        /* name: as the control plane calls it */
     char *key_pem, *cert_pem, *ca_pem; /* owned; NULL on a local node */
     struct vg_gpus gpus;
+    struct vg_agent_card card[VG_GPUS_MAX]; /* in the order of gpus */
+    struct vg_watcher watch;
+    uv_timer_t meter_timer;
+    size_t n_metered; /* tasks with a meter */
     struct vg_link link;
     struct vg_lease lease;
     uint64_t log_head_bytes, log_tail_bytes;

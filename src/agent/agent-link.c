@@ -121,6 +121,7 @@ static void on_beat(uv_timer_t *timer) {
     }
     send_heartbeat(a);
     renew_certificate(a);
+    vg_meter_beat(a);
     vg_fslink_tend(a);
 }
 
@@ -145,6 +146,9 @@ static void fill_gpus(struct vg_agent *a, Vg__Pb__AgentHello *hello, Vg__Pb__Gpu
         info[i].has_index = true;
         info[i].index = g->index;
         info[i].model = (char *)g->model;
+        info[i].vendor = (char *)vg_card_vendor_name(g->vendor);
+        info[i].has_mem_bytes = a->card[i].known && a->card[i].facts.mem_bytes != VG_NONE64;
+        info[i].mem_bytes = a->card[i].facts.mem_bytes;
         if (g->minor >= 0) {
             snprintf(path[i], VG_GPU_PATH, "/dev/nvidia%d", g->minor);
             device[i] = path[i];
@@ -261,6 +265,7 @@ static void on_hello_ok(struct vg_agent *a, const Vg__Pb__AgentHelloOk *ok) {
     vg_info("joined the cloud node=%s name=%s tasks=%zu", a->node_id, a->name,
             vg_map_len(&a->tasks));
     vg_tasks_resend(a);
+    vg_meter_report(a);
 }
 
 static void on_join_ok(struct vg_agent *a, const Vg__Pb__JoinOk *ok) {
@@ -333,6 +338,12 @@ static void on_control(struct vg_agent *a, const Vg__Pb__Envelope *env, int *fds
         break;
     case VG__PB__ENVELOPE__BODY_SESSION_EXTEND:
         vg_tasks_on_session_extend(a, env->session_extend);
+        break;
+    case VG__PB__ENVELOPE__BODY_GPU_POLL:
+        vg_watch_live(a, env->gpu_poll->usec);
+        break;
+    case VG__PB__ENVELOPE__BODY_GPU_CLEAR:
+        vg_watch_clear(a, env->gpu_clear->index);
         break;
     case VG__PB__ENVELOPE__BODY_CERT_OK:
         on_cert_ok(a, env->cert_ok);

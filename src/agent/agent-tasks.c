@@ -63,6 +63,7 @@ static void task_free(struct vg_agent *a, struct vg_agent_task *t) {
     for (size_t i = 0; i < t->n_attach; i++)
         vg_close(&t->attach[i].fd);
     vg_meeting_close(t->meeting);
+    vg_meter_end(a, t);
     vg_close(&t->start_fd);
     if (t->exited)
         vg__pb__task_exited__free_unpacked(t->exited, NULL);
@@ -121,7 +122,13 @@ static void task_exited(struct vg_agent *a, struct vg_agent_task *t,
     close_fds(t);
     vg_meeting_close(vg_take_ptr(t->meeting));
     vg_tickets_drop_task(&a->tickets, t->id);
-    send_exited(a, t->exited ? t->exited : exited);
+    if (!vg_meter_hold(a, t))
+        send_exited(a, t->exited ? t->exited : exited);
+}
+
+void vg_tasks_say_exit(struct vg_agent *a, const struct vg_agent_task *t) {
+    if (t->exited)
+        send_exited(a, t->exited);
 }
 
 static void exit_as(struct vg_agent *a, struct vg_agent_task *t, int32_t status,
@@ -388,6 +395,7 @@ void vg_tasks_on_start(struct vg_agent *a, const Vg__Pb__Start *start, int *fds,
     if (start->has_ticket && start->ticket.len)
         vg_tickets_add(&a->tickets, start->ticket.data, start->ticket.len, t->id, vg_now_usec());
     t->gated = start->gated;
+    vg_meter_begin(a, t, start);
     if (start->meeting) {
         r = vg_meeting_open(a, t, (uint16_t)start->meeting_port, &t->meeting);
         if (r < 0) {
@@ -571,6 +579,8 @@ static struct vg_agent_task *adopt_task(struct vg_agent_keeper *k, const Vg__Pb_
     if (start && start->meeting && network_of(start, &t->key.net) >= 0 &&
         vg_meeting_open(k->agent, t, (uint16_t)start->meeting_port, &t->meeting) < 0)
         vg_warn("a gang's meeting cannot be opened again");
+    if (start)
+        vg_meter_begin(k->agent, t, start);
     if (start)
         vg__pb__start__free_unpacked(start, NULL);
     return t;

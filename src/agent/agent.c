@@ -31,6 +31,7 @@
 #define LABELS_MAX 64
 #define STOP_MS 1000 /* how often a stop looks after keepers that do not end by themselves */
 #define STOP_TICKS 5
+#define FAKE "fake:"
 #define GOING_DOWN "the node is going down"
 
 char *vg_agent_path(const struct vg_agent *a, const char *name) {
@@ -52,6 +53,8 @@ static const char usage[] =
     "  --name NAME               the node's name (default: host name)\n"
     "  --label K=V               may be repeated\n"
     "  --gpus N --gpu-model M    instead of what is found\n"
+    "  --gpus fake:N             simulated ones, for tests and demonstrations\n"
+    "  --gpu-timeout DURATION    how long the GPUs' driver may be silent (default 30s)\n"
     "  --cpus N --mem SIZE       what is offered (default: all)\n"
     "  --shared PATH             a path that is the same on all machines; may be repeated\n"
     "  --listen HOST:PORT|none   port for direct streams\n"
@@ -75,6 +78,7 @@ enum {
     OPT_WARM,
     OPT_NO_PASSTHROUGH,
     OPT_NO_EROFS,
+    OPT_GPU_TIMEOUT,
 };
 
 static const struct option options[] = {
@@ -93,6 +97,7 @@ static const struct option options[] = {
     {"warm", required_argument, NULL, OPT_WARM},
     {"no-passthrough", no_argument, NULL, OPT_NO_PASSTHROUGH},
     {"no-erofs", no_argument, NULL, OPT_NO_EROFS},
+    {"gpu-timeout", required_argument, NULL, OPT_GPU_TIMEOUT},
     {"help", no_argument, NULL, 'h'},
     {0},
 };
@@ -130,11 +135,13 @@ static int number_option(struct vg_agent_conf *c, int opt, const char *value, st
             return bad(err, "mem", value, "a size such as 64G");
         return 0;
     }
-    if (vg_parse_u64(value, &n) < 0)
+    c->fake_gpus |= opt == OPT_GPUS && strncmp(value, FAKE, strlen(FAKE)) == 0;
+    const char *digits = value + (opt == OPT_GPUS && c->fake_gpus ? strlen(FAKE) : 0);
+    if (vg_parse_u64(digits, &n) < 0)
         n = UINT64_MAX;
     if (opt == OPT_GPUS) {
         if (n > VG_GPUS_MAX)
-            return bad(err, "gpus", value, "a number from 0 to 64");
+            return bad(err, "gpus", value, "a number from 0 to 64, or fake:N");
         c->gpus = (int64_t)n;
     } else if (opt == OPT_CPUS) {
         if (n == 0 || n > 65536)
@@ -184,6 +191,10 @@ static int one_option(struct vg_agent_conf *c, int opt, char *value, struct vg_e
         return 0;
     case OPT_NO_EROFS:
         c->no_erofs = true;
+        return 0;
+    case OPT_GPU_TIMEOUT:
+        if (vg_parse_duration(value, &c->gpu_silence_usec) < 0 || !c->gpu_silence_usec)
+            return bad(err, "gpu-timeout", value, "a duration such as 30s");
         return 0;
     case OPT_GPUS:
     case OPT_CPUS:
@@ -251,7 +262,10 @@ static void know_machine(struct vg_agent *a) {
         snprintf(a->name, sizeof(a->name), "%s", a->conf.name);
     else if (gethostname(a->name, sizeof(a->name) - 1) < 0)
         snprintf(a->name, sizeof(a->name), "node");
-    vg_gpus_find("", a->conf.gpus, a->conf.gpu_model, &a->gpus);
+    if (a->conf.fake_gpus)
+        vg_gpus_fake((size_t)a->conf.gpus, &a->gpus);
+    else
+        vg_gpus_find("", a->conf.gpus, a->conf.gpu_model, &a->gpus);
     vg_agent_find_driver(a, NULL, 0);
 }
 
@@ -459,6 +473,7 @@ static void on_adopted(struct vg_agent *a) {
     if (vg_map_len(&a->tasks))
         vg_info("took over %zu tasks of %zu keepers", vg_map_len(&a->tasks), a->n_keepers);
     vg_link_start(a);
+    vg_watch_start(a);
     if (a->stopping) { /* it was told to before it knew its tasks */
         vg_tasks_kill_all(a, GOING_DOWN);
         vg_keepers_stop(a);
@@ -485,6 +500,7 @@ static int set_up(struct vg_agent *a, struct vg_err *err) {
     if (uv_loop_init(&a->loop) < 0 || !(a->packet = vg_alloc(VG_KPKT_MAX)))
         return vg_err_sys(err, -ENOMEM, "cannot start the agent");
     init_timers(a);
+    vg_meter_init(a);
     vg_list_init(&a->keepers);
     vg_list_init(&a->forwards);
     vg_list_init(&a->guests);
@@ -506,7 +522,11 @@ int vg_agent_main(int argc, char **argv) {
     static struct vg_agent agent; /* large, and for the life of the program */
     struct vg_agent *a = &agent;
     struct vg_err err = VG_ERR_INIT;
-    *a = (struct vg_agent){.conf = {.gpus = -1, .warm = VG_WARM_BASE}, .lock_fd = -1, .status = -1};
+    *a = (struct vg_agent){
+        .conf = {.gpus = -1, .warm = VG_WARM_BASE, .gpu_silence_usec = 30 * VG_USEC},
+        .watch = {.fd = -1},
+        .lock_fd = -1,
+        .status = -1};
     vg_log_init("agent");
     int r = parse(argc, argv, &a->conf, &err);
     if (r == 1) {
@@ -524,6 +544,7 @@ int vg_agent_main(int argc, char **argv) {
     }
     if (a->status < 0) /* a stop may come before the first turn */
         uv_run(&a->loop, UV_RUN_DEFAULT);
+    vg_watch_stop(a);
     vg_link_close(a);
     uv_run(&a->loop, UV_RUN_NOWAIT); /* lets the connection say its last words */
     vg_io_close(a);

@@ -315,7 +315,7 @@ static int up_run(struct vg_up *up, const char *group, struct vg_err *err) {
 static const struct vg_opt opts[] = {
     {"listen", 0, "HOST:PORT", "where other machines reach this cloud (TLS)", 'l'},
     {"group", 0, "GROUP", "let the members of this unix group use it", 'g'},
-    {"gpus", 0, "N", "offer N GPUs instead of what is found; auto: as found", 'n'},
+    {"gpus", 0, "N", "offer N GPUs instead of what is found; auto: as found; fake:N: simulated ones", 'n'},
     {"foreground", 'f', NULL, "stay, and log to stderr (for service managers)", 'f'},
     {"no-agent", 0, NULL, "control plane only", 'a'},
 };
@@ -334,7 +334,8 @@ static int parse(struct vg_cmd_line *l, struct vg_up *up, const char **group) {
             up->foreground = true;
         if (id == 'a')
             up->no_agent = true;
-        if (id == 'n' && strcmp(arg, "auto") != 0 && vg_opt_u64(&l->st, arg, 0, 1024, &n) < 0) {
+        const char *digits = id == 'n' && strncmp(arg, "fake:", 5) == 0 ? arg + 5 : arg;
+        if (id == 'n' && strcmp(arg, "auto") != 0 && vg_opt_u64(&l->st, digits, 0, 64, &n) < 0) {
             l->exit = vg_cmd_fail_opt(l);
             return -1;
         }

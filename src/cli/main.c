@@ -5,6 +5,7 @@
 #include "cli/cmd.h"
 #include "cli/run.h"
 #include "fs/fsd.h"
+#include "gpu/watch.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -37,16 +38,37 @@ const struct vg_cmd *vg_commands(size_t *ret_n) {
     static const struct vg_cmd attach = {
         .name = "attach", .args = "TASK", .summary = "come back to a task", .raw = vg_attach_main};
     static const struct vg_cmd fsd = {.name = "fsd", .args = "", .raw = vg_fsd_main};
+    static const struct vg_cmd gpu_watch = {.name = "gpu-watch", .args = "", .raw = vg_watch_main};
     static const struct vg_cmd version = {
         .name = "version", .args = "", .summary = "print the version", .run = version_run};
-    static const struct vg_cmd *const all[] = {
-        &vg_cmd_up,       &vg_cmd_down,    &vg_cmd_status, &run,
-        &batch,           &attach,         &vg_cmd_task,   &vg_cmd_queue,
-        &vg_cmd_schedule, &vg_cmd_session, &vg_cmd_env,    &vg_cmd_pool,
-        &vg_cmd_node,     &vg_cmd_mirror,  &vg_cmd_login,  &vg_cmd_logout,
-        &vg_cmd_join,     &vg_cmd_agent,   &fsd,           &vg_cmd_user,
-        &vg_cmd_team,     &vg_cmd_token,   &vg_cmd_config, &vg_cmd_completion,
-        &vg_cmd_envd,     &version};
+    static const struct vg_cmd *const all[] = {&vg_cmd_up,
+                                               &vg_cmd_down,
+                                               &vg_cmd_status,
+                                               &run,
+                                               &batch,
+                                               &attach,
+                                               &vg_cmd_task,
+                                               &vg_cmd_queue,
+                                               &vg_cmd_schedule,
+                                               &vg_cmd_session,
+                                               &vg_cmd_env,
+                                               &vg_cmd_pool,
+                                               &vg_cmd_node,
+                                               &vg_cmd_gpu,
+                                               &vg_cmd_mirror,
+                                               &vg_cmd_login,
+                                               &vg_cmd_logout,
+                                               &vg_cmd_join,
+                                               &vg_cmd_agent,
+                                               &fsd,
+                                               &vg_cmd_user,
+                                               &vg_cmd_team,
+                                               &vg_cmd_token,
+                                               &vg_cmd_config,
+                                               &vg_cmd_completion,
+                                               &vg_cmd_envd,
+                                               &gpu_watch,
+                                               &version};
     static struct vg_cmd table[VG_COUNT(all)];
     for (size_t i = 0; i < VG_COUNT(all); i++)
         table[i] = *all[i];

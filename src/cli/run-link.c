@@ -208,6 +208,10 @@ static int on_event(struct run *r, const Vg__Pb__RunEvent *ev, struct vg_err *er
     case VG__PB__RUN_EVENT__KIND__PINNED:
         r->pinning = false;
         break;
+    case VG__PB__RUN_EVENT__KIND__NOTICE:
+        if (ev->text && *ev->text)
+            run_say(r, "%s", ev->text);
+        break;
     case VG__PB__RUN_EVENT__KIND__STARTED:
         r->started = true;
         memset(r->said, 0, sizeof(r->said));

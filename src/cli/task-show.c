@@ -4,6 +4,7 @@
 #include "base/cleanup.h"
 #include "base/err.h"
 #include "base/util.h"
+#include "cli/gpu-show.h"
 #include "cli/json.h"
 #include "cli/progress.h"
 
@@ -168,6 +169,27 @@ static void print_batch(const Vg__Pb__TaskInfo *t) {
         line("ends about", vg_soon(t->expected_end_usec, b, sizeof(b)));
 }
 
+static void print_gpus(const Vg__Pb__TaskInfo *t) {
+    const Vg__Pb__GpuUsage *u = t->gpu_usage;
+    char b[128];
+    if (t->n_gpu) {
+        printf("%-10s", "gpus");
+        for (size_t i = 0; i < t->n_gpu; i++)
+            printf("%s%u", i ? ", " : "", t->gpu[i]);
+        putchar('\n');
+    }
+    if (!u)
+        return;
+    if (u->has_sm_mean_milli)
+        line("gpu used", vg_gpu_use_text(u->sm_mean_milli, u->sm_max_percent, b, sizeof(b)));
+    if (u->has_mem_peak_bytes)
+        line("gpu mem", vg_format_size(u->mem_peak_bytes, b, sizeof(b)));
+    if (u->has_energy_mj)
+        line("energy", vg_gpu_energy_text(u->energy_mj, b, sizeof(b)));
+    if (u->has_idle_usec && !t->ended_usec && u->idle_usec >= 60 * VG_USEC)
+        line("gpu idle", vg_format_duration(u->idle_usec, b, sizeof(b)));
+}
+
 void vg_task_print(const Vg__Pb__TaskInfo *t) {
     char id[VG_ID_LEN + 1], b[1024];
     vg_id_format(t->id, id);
@@ -175,6 +197,7 @@ void vg_task_print(const Vg__Pb__TaskInfo *t) {
     line("name", t->name);
     line("state", vg_task_state(t, b, sizeof(b)));
     line("reason", t->reason);
+    line("notice", t->notice);
     line("command", vg_task_command(t, b, sizeof(b)));
     line("directory",
          vg_clean(b, sizeof(b), t->cwd.data ? t->cwd.data : (uint8_t *)"", t->cwd.len));
@@ -200,6 +223,7 @@ void vg_task_print(const Vg__Pb__TaskInfo *t) {
         line("cpu", vg_format_duration(t->cpu_usec, b, sizeof(b)));
     if (t->mem_peak_bytes)
         line("memory", vg_format_size(t->mem_peak_bytes, b, sizeof(b)));
+    print_gpus(t);
     if (t->out_bytes)
         line("output", vg_format_size(t->out_bytes, b, sizeof(b)));
     if (t->attempt > 1)
@@ -271,6 +295,12 @@ json_t *vg_task_json(const Vg__Pb__TaskInfo *t) {
     json_object_set_new(j, "out_bytes", vg_json_u64(t->out_bytes));
     json_object_set_new(j, "cpu_usec", vg_json_u64(t->cpu_usec));
     json_object_set_new(j, "mem_peak_bytes", vg_json_u64(t->mem_peak_bytes));
+    json_t *gpus = json_array();
+    for (size_t i = 0; i < t->n_gpu; i++)
+        json_array_append_new(gpus, vg_json_u64(t->gpu[i]));
+    json_object_set_new(j, "gpus", gpus);
+    json_object_set_new(j, "gpu_usage", vg_gpu_usage_json(t->gpu_usage));
+    json_object_set_new(j, "notice", vg_json_text(t->notice));
     add_batch(j, t);
     return j;
 }

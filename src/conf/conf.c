@@ -206,6 +206,7 @@ void vg_pool_conf_done(struct vg_pool_conf *pool) {
     vg_labels_done(&pool->nodes);
     vg_strings_done(&pool->shared);
     vg_strings_done(&pool->model);
+    vg_strings_done(&pool->idle_exempt);
     *pool = (struct vg_pool_conf){0};
 }
 

@@ -38,8 +38,11 @@ struct vg_pool_conf {
     struct vg_price price;
     uint32_t max_priority; /* the highest that may be asked for here */
     uint64_t min_run_usec; /* no task of the pool is preempted before */
-    bool mirror;           /* tasks find the files of the machine they come from; else the node's */
-    unsigned line;         /* where it stands in the file; 0 for the default pool */
+    /* GPUs held and not used for so long: said; the task is ended; 0: never. */
+    uint64_t idle_warn_usec, idle_end_usec;
+    struct vg_strings idle_exempt; /* users and teams that this is not for */
+    bool mirror;   /* tasks find the files of the machine they come from; else the node's */
+    unsigned line; /* where it stands in the file; 0 for the default pool */
 };
 
 struct vg_conf {

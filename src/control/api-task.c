@@ -7,6 +7,7 @@
 #include "control/after.h"
 #include "control/api.h"
 #include "control/family.h"
+#include "control/history.h"
 #include "control/nodes.h"
 #include "control/persist.h"
 #include "control/place.h"
@@ -164,12 +165,22 @@ void vg_task_info_wait(struct vg_control *c, const struct vg_task *t, struct vg_
     }
 }
 
+static int take_last(void *arg, const struct vg_attempt_row *row) {
+    vg_gpu_usage_from_row(&row->gpu, arg);
+    return 0;
+}
+
 void vg_task_send(struct vg_peer *p, uint32_t req, bool more, const struct vg_task *t) {
     struct vg_task_info info;
     struct vg_why why = {0};
+    Vg__Pb__GpuUsage last = VG__PB__GPU_USAGE__INIT;
     VG_ENVELOPE(env);
     vg_task_info(p->ctl, t, &info);
     vg_why_info(p->ctl, t, &info, &why);
+    /* What its last attempt used of its GPUs; lists do not look that up. */
+    if (!info.pb.gpu_usage && vg_task_is_ended(t) && (t->grant.gpus || t->grant.gpu_milli) &&
+        vg_store_load_attempts(p->ctl->store, t->id, take_last, &last) >= 0)
+        info.pb.gpu_usage = &last;
     env.body_case = B(TASK);
     env.task = &info.pb;
     vg_peer_send(p, req, more, &env);

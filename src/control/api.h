@@ -34,6 +34,8 @@ void vg_api_schedule_remove(struct vg_call *call);
 void vg_api_task_why(struct vg_call *call);
 void vg_api_queue(struct vg_call *call);
 void vg_api_config_reload(struct vg_call *call);
+void vg_api_gpu_list(struct vg_call *call);
+void vg_api_gpu_set(struct vg_call *call);
 /* What would happen to a request that was checked and resolved. */
 void vg_api_dry_run(struct vg_call *call, const struct vg_res *grant);
 
@@ -47,6 +49,7 @@ void vg_agent_on_exited(struct vg_call *call);
 void vg_agent_on_log(struct vg_call *call);
 void vg_agent_on_session_ended(struct vg_call *call);
 void vg_agent_on_nested(struct vg_call *call);
+void vg_agent_on_gpu_report(struct vg_call *call);
 void vg_api_join(struct vg_call *call);
 void vg_api_cert_renew(struct vg_call *call);
 

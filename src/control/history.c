@@ -35,6 +35,41 @@ static void attempt_stored(void *arg, int result) {
     free(a);
 }
 
+/* What the driver does not tell stays unknown. */
+static struct vg_gpu_row gpu_row(const Vg__Pb__GpuUsage *u) {
+    struct vg_gpu_row r = {-1, -1, -1, -1, -1, -1, -1};
+    if (u && u->has_sm_mean_milli) {
+        r.sm_milli = u->sm_mean_milli;
+        r.sm_max = u->sm_max_percent;
+        r.sampled_usec = (int64_t)u->sampled_usec;
+    }
+    if (u && u->has_mem_mean_milli) {
+        r.mem_milli = u->mem_mean_milli;
+        r.mem_max = u->mem_max_percent;
+    }
+    if (u && u->has_mem_peak_bytes)
+        r.mem_peak_bytes = (int64_t)u->mem_peak_bytes;
+    if (u && u->has_energy_mj)
+        r.energy_mj = (int64_t)u->energy_mj;
+    return r;
+}
+
+void vg_gpu_usage_from_row(const struct vg_gpu_row *row, Vg__Pb__GpuUsage *ret) {
+    vg__pb__gpu_usage__init(ret);
+    ret->has_sm_mean_milli = ret->has_sm_max_percent = row->sm_milli >= 0;
+    ret->sm_mean_milli = (uint32_t)row->sm_milli;
+    ret->sm_max_percent = (uint32_t)row->sm_max;
+    ret->has_mem_mean_milli = ret->has_mem_max_percent = row->mem_milli >= 0;
+    ret->mem_mean_milli = (uint32_t)row->mem_milli;
+    ret->mem_max_percent = (uint32_t)row->mem_max;
+    ret->has_mem_peak_bytes = row->mem_peak_bytes >= 0;
+    ret->mem_peak_bytes = (uint64_t)row->mem_peak_bytes;
+    ret->has_energy_mj = row->energy_mj >= 0;
+    ret->energy_mj = (uint64_t)row->energy_mj;
+    ret->has_sampled_usec = row->sampled_usec >= 0;
+    ret->sampled_usec = (uint64_t)row->sampled_usec;
+}
+
 void vg_history_attempt(const struct vg_job *j, enum vg_eng_end how) {
     const struct vg_task *t = j->task;
     uint64_t until = j->over_usec ? j->over_usec : vg_wall_usec();
@@ -54,7 +89,10 @@ void vg_history_attempt(const struct vg_job *j, enum vg_eng_end how) {
                                  .how = hows[how],
                                  .cpu_milli = t->grant.cpu_milli,
                                  .mem_bytes = t->grant.mem_bytes,
-                                 .gpu_milli = t->grant.gpus * 1000ULL + t->grant.gpu_milli};
+                                 .gpu_milli = t->grant.gpus * 1000ULL + t->grant.gpu_milli,
+                                 .cpu_usec = j->over_usec ? j->over_cpu_usec : 0,
+                                 .mem_peak_bytes = j->over_usec ? j->over_mem_bytes : 0,
+                                 .gpu = gpu_row(j->gpu_use)};
     struct ack *ack = j->ack_over ? vg_alloc(sizeof *ack) : NULL;
     if (ack)
         *ack = (struct ack){j->ctl, t->attempt.node, t->id, t->attempt.number};

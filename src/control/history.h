@@ -4,6 +4,8 @@
 #include "sched/engine.h"
 
 /* The job's attempt is over; called while the task still has its node. */
+/* As it was told, from what was stored of it. */
+void vg_gpu_usage_from_row(const struct vg_gpu_row *row, Vg__Pb__GpuUsage *ret);
 void vg_history_attempt(const struct vg_job *j, enum vg_eng_end how);
 /* The task has ended. Groups have no row (their members do), nor has what never ran. */
 void vg_history_task(const struct vg_job *j);

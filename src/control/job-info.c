@@ -31,6 +31,19 @@ static void info_of_waits(const struct vg_task *t, struct vg_task_info *ret) {
     ret->pb.after = ret->after_list;
 }
 
+static void info_of_gpus(struct vg_control *c, const struct vg_task *t, struct vg_task_info *ret) {
+    const struct vg_job *j = vg_job_get(c, t->id);
+    if (t->attempt.node)
+        for (uint32_t i = 0; i < VG_NODE_GPUS_MAX; i++)
+            if (t->gpus >> i & 1)
+                ret->gpu[ret->pb.n_gpu++] = i;
+    ret->pb.gpu = ret->gpu;
+    if (!j)
+        return;
+    ret->pb.notice = j->notice;
+    ret->pb.gpu_usage = j->gpu_use;
+}
+
 /* Fields that most tasks do not have are left out. */
 static void info_of_batch(const struct vg_task *t, struct vg_task_info *ret) {
     Vg__Pb__TaskInfo *pb = &ret->pb;
@@ -100,4 +113,5 @@ void vg_task_info(struct vg_control *c, const struct vg_task *t, struct vg_task_
     pb->mem_peak_bytes = t->mem_peak_bytes;
     pb->time_limit_usec = s->time_limit_usec;
     info_of_batch(t, ret);
+    info_of_gpus(c, t, ret);
 }

@@ -74,6 +74,8 @@ void vg_job_free(struct vg_job *j) {
     if (j->idem)
         vg_map_del(&j->ctl->idem, j->idem);
     free(j->idem);
+    free(j->notice);
+    free(j->gpu_use);
     vg_gang_free(j->gang);
     vg_list_remove(&j->dirty);
     vg_list_remove(&j->news);

@@ -51,24 +51,28 @@ struct vg_job {
     bool lingering;             /* ended and stored; here for what is under it */
     uint64_t ready_usec;        /* since when it could have started, in this life; 0: not yet */
     uint64_t over_usec;         /* when its attempt ended, as its node says; 0: now */
-    uint32_t told;              /* gist of the last QUEUED event; 0: none */
-    bool waits;                 /* in the scheduler's queue */
-    bool attempt_lost;          /* its attempt that is over was lost */
-    bool ack_over;              /* its keeper is let go when what the attempt held is stored */
-    bool stored;                /* the whole row was handed to the store */
-    bool accepting;             /* durable: the store has not said yes yet */
-    bool held;                  /* not given to the scheduler: waits until nodes have reported */
-    bool loaded;                /* from an earlier life */
-    bool hearsay;               /* known by the word of another machine alone: runs only there */
-    bool ending;                /* ended; the store is writing that */
-    bool timed_out;             /* --time ended it */
-    uint32_t log_round;         /* not 0: its keeper was asked for output that an earlier life had
-                                   acknowledged; its end counts only with this number */
-    bool ack_exit;              /* the agent waits for our word that the end is stored */
-    bool entered;               /* counted in its session */
+    uint64_t over_cpu_usec, over_mem_bytes; /* what that attempt used */
+    uint32_t told;                          /* gist of the last QUEUED event; 0: none */
+    bool waits;                             /* in the scheduler's queue */
+    bool attempt_lost;                      /* its attempt that is over was lost */
+    bool ack_over;      /* its keeper is let go when what the attempt held is stored */
+    bool stored;        /* the whole row was handed to the store */
+    bool accepting;     /* durable: the store has not said yes yet */
+    bool held;          /* not given to the scheduler: waits until nodes have reported */
+    bool loaded;        /* from an earlier life */
+    bool hearsay;       /* known by the word of another machine alone: runs only there */
+    bool ending;        /* ended; the store is writing that */
+    bool timed_out;     /* --time ended it */
+    uint32_t log_round; /* not 0: its keeper was asked for output that an earlier life had
+                           acknowledged; its end counts only with this number */
+    bool ack_exit;      /* the agent waits for our word that the end is stored */
+    bool entered;       /* counted in its session */
     bool has_ticket;
     uint8_t ticket[VG_TICKET]; /* opens one direct stream to the current attempt */
     bool sent;                 /* the current attempt's Start went out, or its node reported it */
+    Vg__Pb__GpuUsage *gpu_use; /* owned; of its newest attempt, as its node last told; NULL */
+    bool idle_told;            /* that its GPUs are not used */
+    char *notice;              /* owned; what its owner should know while it runs; NULL */
     bool owned;                /* counted in its owner's open_tasks */
     bool seen;                 /* scratch: named by the report that is being read */
 };
@@ -160,6 +164,7 @@ struct vg_task_info {
     Vg__Pb__TaskInfo pb;
     Vg__Pb__Resources want;
     Vg__Pb__Progress progress;
+    uint32_t gpu[VG_NODE_GPUS_MAX];
     char after[VG_INFO_AFTER][40];
     char *after_list[VG_INFO_AFTER];
     char node[VG_TENANT_NAME_MAX + 1];

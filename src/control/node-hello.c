@@ -8,6 +8,7 @@
 #include "control/env.h"
 #include "control/gang.h"
 #include "control/mirror.h"
+#include "control/node-gpus.h"
 #include "control/node-tasks.h"
 #include "control/nodes.h"
 #include "control/persist.h"
@@ -350,6 +351,7 @@ void vg_agent_on_hello(struct vg_call *call) {
     p->agent = a;
     a->peer = p;
     take_facts(a, p, m);
+    vg_node_gpus_load(a);
     vg_node_renew(a->node, vg_now_usec(), c->conf.lease_usec);
     say_ok(a, call->req);
     vg_nodelink_update(a);

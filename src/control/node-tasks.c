@@ -7,6 +7,7 @@
 #include "base/util.h"
 #include "control/api.h"
 #include "control/gang.h"
+#include "control/node-gpus.h"
 #include "control/nodes.h"
 #include "control/place.h"
 #include "control/sessions.h"
@@ -136,7 +137,11 @@ void vg_node_task_exited(struct vg_job *j, const Vg__Pb__TaskExited *x) {
     if (j->task->state == VG_TASK_STARTING && !x->never_ran && x->started_usec)
         vg_node_task_started(j, x->started_usec);
     take_usage(j->task, x);
+    if (x->gpu_usage)
+        vg_job_take_gpu_use(j, x->gpu_usage);
     j->over_usec = x->ended_usec;
+    j->over_cpu_usec = x->cpu_usec;
+    j->over_mem_bytes = x->mem_peak_bytes;
     if (!gave_way(j, x) && (x->reason == VG_LOST || try_again(j, x))) {
         struct vg_nodelink *a = vg_nodelink_get(c, node);
         if (a && x->never_ran && (x->reason == VG_UNAVAILABLE || x->reason == VG_DISK_FULL)) {

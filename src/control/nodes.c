@@ -12,6 +12,7 @@
 #include "base/util.h"
 #include "control/gang.h"
 #include "control/job.h"
+#include "control/node-gpus.h"
 #include "control/peer.h"
 #include "control/persist.h"
 #include "control/place.h"
@@ -91,6 +92,7 @@ void vg_nodelink_free(struct vg_nodelink *a) {
     if (a->peer)
         a->peer->agent = NULL;
     vg_map_del_u64(&a->ctl->nodes, a->node->id);
+    vg_node_gpus_free(a);
     vg_node_free(a->node);
     free(a);
 }

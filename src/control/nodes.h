@@ -3,7 +3,9 @@
 #include "control/control.h"
 #include "model/node.h"
 
+struct vg_call;
 struct vg_job;
+struct vg_node_gpu;
 struct vg_peer;
 
 struct vg_nodelink {
@@ -24,6 +26,7 @@ struct vg_nodelink {
     uint16_t direct_port;
     uint8_t fingerprint[VG_FINGERPRINT]; /* of its stream port's certificate */
     bool has_fingerprint;
+    struct vg_node_gpu *gpu; /* owned; by index, VG_NODE_GPUS_MAX; NULL: nothing is known */
 };
 
 struct vg_nodelink *vg_nodelink_get(struct vg_control *c, uint64_t node);

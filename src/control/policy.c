@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "control/job.h"
+#include "control/node-gpus.h"
 #include "control/nodes.h"
 #include "control/sessions.h"
 
@@ -170,11 +171,22 @@ static const char *rack_of(const struct vg_node *n) {
     return NULL;
 }
 
-static size_t gpus_of(const struct vg_node *n, struct vg_eng_gpu out[static VG_NODE_GPUS_MAX]) {
+static size_t gpus_of(const struct vg_nodelink *a, struct vg_eng_gpu out[static VG_NODE_GPUS_MAX]) {
+    const struct vg_node *n = a->node;
     size_t count = 0;
-    for (uint32_t i = 0; i < VG_NODE_GPUS_MAX; i++)
-        if (n->gpus & 1ULL << i)
-            out[count++] = (struct vg_eng_gpu){.index = i, .mem_bytes = n->total.gpu_mem_bytes};
+    for (uint32_t i = 0; i < VG_NODE_GPUS_MAX; i++) {
+        const struct vg_node_gpu *k = vg_node_gpu_get(a, i);
+        if (!(n->gpus & 1ULL << i))
+            continue;
+        struct vg_eng_gpu g = {.index = i, .mem_bytes = n->total.gpu_mem_bytes};
+        if (k && k->state) {
+            g.mem_bytes = k->state->has_mem_bytes ? k->state->mem_bytes : g.mem_bytes;
+            g.island = k->state->island;
+            g.numa = k->state->numa;
+        }
+        g.bad = k && k->drained;
+        out[count++] = g;
+    }
     return count;
 }
 
@@ -198,7 +210,7 @@ int vg_policy_set_node(struct vg_control *c, struct vg_policy *p, const struct v
                             .name = n->name,
                             .total = n->total,
                             .gpu = gpus,
-                            .n_gpus = gpus_of(n, gpus),
+                            .n_gpus = gpus_of(a, gpus),
                             .model = n->gpu_model,
                             .rack = rack_of(n),
                             .labels = labels,

@@ -6,6 +6,7 @@
 #include "control/gang.h"
 #include "control/member.h"
 #include "control/mirror.h"
+#include "control/node-gpus.h"
 #include "control/nodes.h"
 #include "control/peer.h"
 #include "control/place.h"
@@ -57,6 +58,7 @@ void vg_start_send(struct vg_job *j, struct vg_nodelink *a) {
     if (pool && !pool->mirror)
         spec.mirror = NULL;
     make_ticket(j, a, &m);
+    vg_job_forget_gpu_use(j);
     vg_chan_join(&j->chan, a, c->loop, &io); /* a channel that is gone: the client comes again */
     bool has_token = vg_task_token_make(c->ca.task_key, t->id, t->who, token) == 0;
     m.has_task_id = m.has_attempt = m.has_stream = m.has_fd_mask = m.has_created_usec = 1;

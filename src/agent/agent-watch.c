@@ -1,0 +1,312 @@
+/* The process that looks at the node's cards, as the agent sees it: started, heard, given up when
+   it is silent, started again. A driver that hangs takes that process with it and nothing else.
+   Loop thread.
+
+   What always holds: there is at most one such process that is listened to; a card's health only
+   gets worse until the control plane clears it. */
+#include "agent/agent-int.h"
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/util.h"
+#include "gpu/watch.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#define BUSY_MS 1000  /* between looks while a GPU is held or somebody watches */
+#define IDLE_MS 10000 /* else */
+#define RETRY_USEC (60 * VG_USEC)
+#define PACKETS_A_TURN 256
+
+extern char **environ;
+
+static enum vg_card_vendor vendor_of(const struct vg_agent *a) {
+    return a->gpus.n ? a->gpus.gpu[0].vendor : VG_CARD_NVIDIA;
+}
+
+/* Whether there is anything to look at: numbers without a card are not. */
+static bool has_cards(const struct vg_agent *a) {
+    for (size_t i = 0; i < a->gpus.n; i++)
+        if (a->gpus.gpu[i].minor >= 0 || a->gpus.gpu[i].vendor == VG_CARD_FAKE)
+            return true;
+    return false;
+}
+
+static const char *nvml_path(const struct vg_agent *a) {
+    for (size_t i = 0; i < a->driver.n; i++)
+        if (!strcmp(strrchr(a->driver.path[i], '/') + 1, "libnvidia-ml.so.1"))
+            return a->driver.path[i];
+    return "libnvidia-ml.so.1";
+}
+
+/* ------------------------------------------------------------------ what it says */
+
+static bool is_card(const struct vg_gpu *g, const struct vg_card_facts *f) {
+    if (g->vendor != f->vendor)
+        return false;
+    if (f->vendor == VG_CARD_FAKE)
+        return g->index == f->index;
+    return (f->minor >= 0 && g->minor == f->minor) || (*f->uuid && !strcmp(g->uuid, f->uuid));
+}
+
+static struct vg_agent_card *card_at(struct vg_agent *a, uint32_t index) {
+    int i = index < VG_GPUS_MAX ? a->watch.map[index] : -1;
+    return i >= 0 ? &a->card[i] : NULL;
+}
+
+static void on_facts(struct vg_agent *a, const struct vg_card_facts *f) {
+    size_t i = 0;
+    while (i < a->gpus.n && !is_card(&a->gpus.gpu[i], f))
+        i++;
+    if (i == a->gpus.n) /* hidden from this node, or not offered */
+        return;
+    struct vg_agent_card *c = &a->card[i];
+    a->watch.map[f->index] = (int8_t)i;
+    c->facts = *f;
+    if (!c->known)
+        vg_health_init(&c->health);
+    c->known = true;
+    a->watch.news = true;
+}
+
+/* Fast samples leave out what changes slowly: that stays as it was. */
+static void merge(struct vg_card_sample *to, const struct vg_card_sample *s) {
+    struct vg_card_sample old = *to;
+    *to = *s;
+    if (s->temp_c != VG_NONE || s->sm_mhz != VG_NONE || s->ecc_uncorrected != VG_NONE64 || s->lost)
+        return;
+    to->temp_c = old.temp_c;
+    to->sm_mhz = old.sm_mhz;
+    to->mem_mhz = old.mem_mhz;
+    to->ecc_corrected = old.ecc_corrected;
+    to->ecc_uncorrected = old.ecc_uncorrected;
+    to->n_procs = old.n_procs;
+    memcpy(to->proc, old.proc, sizeof(to->proc));
+}
+
+static void faulty(struct vg_agent *a, const struct vg_agent_card *c) {
+    vg_warn("gpu=%u is taken out of use: %s", (unsigned)(c - a->card), c->health.fault);
+    a->watch.news = true;
+}
+
+static void on_sample(struct vg_agent *a, const struct vg_card_sample *s) {
+    struct vg_agent_card *c = card_at(a, s->index);
+    if (!c || !c->known)
+        return;
+    bool procs = s->n_procs != 0;
+    merge(&c->last, s);
+    c->last.index = (uint32_t)(c - a->card);
+    if (vg_health_sample(&c->health, s))
+        faulty(a, c);
+    vg_meter_sample(a, &c->last, procs);
+}
+
+static void on_xid(struct vg_agent *a, const struct vg_card_event *e) {
+    struct vg_agent_card *c = card_at(a, e->index);
+    if (!c || !c->known)
+        return;
+    vg_info("gpu=%u xid=%u", (unsigned)(c - a->card), e->xid);
+    if (vg_health_event(&c->health, e))
+        faulty(a, c);
+}
+
+static void on_round(struct vg_agent *a, uint32_t seq) {
+    struct vg_watcher *w = &a->watch;
+    w->heard_usec = vg_now_usec();
+    w->answered = seq;
+    vg_meter_finish(a, false);
+    if (w->news || w->heard_usec < w->live_until_usec)
+        vg_meter_report(a);
+}
+
+static void on_packet(struct vg_agent *a, const struct vg_watch_msg *m) {
+    switch (m->kind) {
+    case VG_WATCH_FACTS:
+        on_facts(a, &m->facts);
+        break;
+    case VG_WATCH_SAMPLE:
+        on_sample(a, &m->sample);
+        break;
+    case VG_WATCH_EVENT:
+        on_xid(a, &m->event);
+        break;
+    case VG_WATCH_ROUND:
+        on_round(a, m->seq);
+        break;
+    default:
+        vg_warn("the GPUs cannot be watched: %s", m->text);
+    }
+}
+
+/* ------------------------------------------------------------------ its life */
+
+static void on_closed(uv_handle_t *handle) {
+    struct vg_agent *a = handle->data;
+    a->watch.closing = false;
+}
+
+static void drop(struct vg_agent *a) {
+    struct vg_watcher *w = &a->watch;
+    if (w->fd < 0)
+        return;
+    w->closing = true;
+    uv_close((uv_handle_t *)&w->poll, on_closed);
+    vg_close(&w->fd);
+    kill(w->pid, SIGKILL);
+    w->pid = 0;
+    w->retry_usec = vg_now_usec() + RETRY_USEC;
+    vg_meter_finish(a, true);
+}
+
+static void on_readable(uv_poll_t *poll, int status, int events) {
+    struct vg_agent *a = poll->data;
+    struct vg_watch_msg m;
+    (void)status, (void)events;
+    for (int i = 0; i < PACKETS_A_TURN && a->watch.fd >= 0; i++) {
+        ssize_t n = recv(a->watch.fd, &m, sizeof(m), MSG_DONTWAIT);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR))
+            return;
+        if (n <= 0) {
+            drop(a);
+            return;
+        }
+        if (vg_watch_msg_valid(&m, (size_t)n))
+            on_packet(a, &m);
+    }
+}
+
+static uint32_t interval_ms(const struct vg_agent *a) {
+    return a->n_metered || vg_now_usec() < a->watch.live_until_usec ? BUSY_MS : IDLE_MS;
+}
+
+uint32_t vg_watch_ask(struct vg_agent *a) {
+    struct vg_watcher *w = &a->watch;
+    if (w->fd < 0)
+        return 0;
+    struct vg_watch_order o = {.seq = w->seq + 1, .interval_ms = interval_ms(a)};
+    if (send(w->fd, &o, sizeof(o), MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof(o))
+        return 0; /* it is busy, or hangs: the timer will tell */
+    w->interval_ms = o.interval_ms;
+    w->seq = o.seq;
+    return w->seq;
+}
+
+static int spawn_as(const char *program, const char **argv, int fd, pid_t *ret) {
+    posix_spawn_file_actions_t act;
+    posix_spawnattr_t attr;
+    sigset_t none, all;
+    sigemptyset(&none);
+    sigfillset(&all);
+    if (posix_spawn_file_actions_init(&act) != 0 || posix_spawnattr_init(&attr) != 0)
+        return -ENOMEM;
+    posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    posix_spawnattr_setsigmask(&attr, &none);
+    posix_spawnattr_setsigdefault(&attr, &all);
+    posix_spawn_file_actions_adddup2(&act, fd, STDIN_FILENO);
+    posix_spawn_file_actions_addopen(&act, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+    int r = posix_spawn(ret, program, &act, &attr, (char *const *)argv, environ);
+    posix_spawnattr_destroy(&attr);
+    posix_spawn_file_actions_destroy(&act);
+    return -r;
+}
+
+static int spawn(struct vg_agent *a, int fd, pid_t *ret) {
+    char count[16];
+    vg_auto_free char *dir = vg_agent_path(a, "fake-gpus");
+    const char *argv[8] = {"virga", "gpu-watch"};
+    size_t n = 2;
+    if (!dir)
+        return -ENOMEM;
+    snprintf(count, sizeof(count), "%zu", a->gpus.n);
+    if (vendor_of(a) == VG_CARD_FAKE)
+        argv[n++] = "--fake", argv[n++] = count, argv[n++] = dir;
+    else if (vendor_of(a) == VG_CARD_AMD)
+        argv[n++] = "--amd";
+    else
+        argv[n++] = "--nvml", argv[n++] = nvml_path(a);
+    return spawn_as(a->self_exe, argv, fd, ret);
+}
+
+static void begin(struct vg_agent *a) {
+    struct vg_watcher *w = &a->watch;
+    int pair[2];
+    w->retry_usec = vg_now_usec() + RETRY_USEC;
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+        return;
+    int r = spawn(a, pair[1], &w->pid);
+    close(pair[1]);
+    if (r < 0 || uv_poll_init(&a->loop, &w->poll, pair[0]) < 0) {
+        close(pair[0]);
+        vg_warn("the GPUs cannot be watched: %s", r < 0 ? strerror(-r) : "no poll");
+        return;
+    }
+    w->fd = pair[0];
+    w->heard_usec = vg_now_usec();
+    w->interval_ms = IDLE_MS;
+    memset(w->map, -1, sizeof(w->map));
+    w->poll.data = a;
+    uv_poll_start(&w->poll, UV_READABLE | UV_DISCONNECT, on_readable);
+}
+
+/* Only what was told once can fall silent; a node whose cards nobody ever saw runs as it is. */
+static void give_up(struct vg_agent *a, uint64_t silence) {
+    vg_warn("the GPUs' driver has not answered for %llu s",
+            (unsigned long long)(silence / VG_USEC));
+    for (size_t i = 0; i < a->gpus.n; i++)
+        if (a->card[i].known && vg_health_silent(&a->card[i].health, silence))
+            faulty(a, &a->card[i]);
+    drop(a);
+    vg_meter_report(a);
+}
+
+static void on_tick(uv_timer_t *timer) {
+    struct vg_agent *a = timer->data;
+    struct vg_watcher *w = &a->watch;
+    uint64_t now = vg_now_usec(), silence = now - w->heard_usec;
+    if (w->fd < 0) {
+        if (now >= w->retry_usec && !w->closing && !a->stopping)
+            begin(a);
+        return;
+    }
+    if (silence > a->conf.gpu_silence_usec + w->interval_ms * 1000ULL)
+        give_up(a, silence);
+    else if (w->interval_ms != interval_ms(a))
+        vg_watch_ask(a);
+}
+
+void vg_watch_live(struct vg_agent *a, uint64_t usec) {
+    a->watch.live_until_usec = vg_now_usec() + VG_MIN(usec, 60 * VG_USEC);
+    if (a->watch.interval_ms != BUSY_MS)
+        vg_watch_ask(a);
+}
+
+void vg_watch_clear(struct vg_agent *a, uint32_t index) {
+    if (index >= a->gpus.n)
+        return;
+    struct vg_agent_card *c = &a->card[index];
+    vg_health_init(&c->health);
+    c->health.ecc_first = c->last.ecc_uncorrected; /* errors that are known do not count again */
+    a->watch.retry_usec = 0;
+    a->watch.news = true;
+}
+
+void vg_watch_start(struct vg_agent *a) {
+    struct vg_watcher *w = &a->watch;
+    w->fd = -1;
+    for (size_t i = 0; i < VG_GPUS_MAX; i++)
+        vg_card_sample_init(&a->card[i].last, (uint32_t)i);
+    uv_timer_init(&a->loop, &w->timer);
+    w->timer.data = a;
+    if (has_cards(a))
+        uv_timer_start(&w->timer, on_tick, 0, 1000);
+}
+
+void vg_watch_stop(struct vg_agent *a) {
+    uv_timer_stop(&a->watch.timer);
+    drop(a);
+}
