@@ -315,7 +315,8 @@ static int up_run(struct vg_up *up, const char *group, struct vg_err *err) {
 static const struct vg_opt opts[] = {
     {"listen", 0, "HOST:PORT", "where other machines reach this cloud (TLS)", 'l'},
     {"group", 0, "GROUP", "let the members of this unix group use it", 'g'},
-    {"gpus", 0, "N", "offer N GPUs instead of what is found; auto: as found; fake:N: simulated ones", 'n'},
+    {"gpus", 0, "N",
+     "offer N GPUs instead of what is found; auto: as found; fake:N: simulated ones", 'n'},
     {"foreground", 'f', NULL, "stay, and log to stderr (for service managers)", 'f'},
     {"no-agent", 0, NULL, "control plane only", 'a'},
 };
