@@ -142,7 +142,7 @@ def test_a_cut_and_healed_link_loses_nothing(both_ready, relayed):
         p = client.popen(["vrun", "sh", "-c", COUNTER])
         first = b"".join(p.stdout.readline() for _ in range(20))
         client.cut()
-        time.sleep(2)
+        time.sleep(2)  # so long the cable is out
         client.heal()
         if relayed:
             for node in both_ready.nodes:
@@ -168,7 +168,7 @@ def test_a_connection_that_is_reset_is_made_again(both_ready):
     rules = ("add table inet t; add chain inet t out { type filter hook output priority 0; };"
              " add rule inet t out meta l4proto tcp reject with tcp reset;")
     sh(*client.inside(["nft", rules]))
-    time.sleep(1)
+    time.sleep(1)  # long enough for each to try
     sh(*client.inside(["nft", "delete table inet t"]))
     rest, err = p.communicate(timeout=3 * WAIT_S)
     assert first + rest == COUNTED, err
@@ -181,7 +181,7 @@ def test_a_nodes_link_may_break_for_less_than_its_lease(both_ready):
     name = client.wait_state(task, "running")["node"]
     node = next(n for n in both_ready.nodes if n.name == name)
     node.cut()
-    time.sleep(1)
+    time.sleep(1)  # less than the lease
     node.heal()
     assert client.virga("task", "wait", task).returncode == 21
     assert client.task(task)["attempt"] == 1
@@ -206,7 +206,7 @@ def test_a_dead_nodes_batch_task_runs_elsewhere_and_never_twice_at_once(both_rea
         return ticks.exists() and ticks.read_text().count("start") == 2
 
     wait_for("the second start", second_start, 2 * WAIT_S)
-    time.sleep(0.5)
+    time.sleep(0.5)  # were the first still alive, it would tick now
     (client.work / "enough").touch()
     assert client.virga("task", "wait", task).returncode == 0
     info = client.task(task)

@@ -65,7 +65,7 @@ def test_stop_and_continue(cloud):
     wait_for("vrun to stop", lambda: (status_field(p.pid, "State") or "").startswith("T"))
     p.stdin.write(b"input\n")
     p.stdin.flush()
-    time.sleep(0.2)
+    time.sleep(0.2)  # input would have woken it by now
     assert (status_field(p.pid, "State") or "").startswith("T")
     p.send_signal(signal.SIGCONT)
     out, err = p.communicate(timeout=WAIT_S)
