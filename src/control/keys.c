@@ -9,7 +9,22 @@
 
 #define USED_STEP_USEC (60 * VG_USEC) /* how exactly the last use is kept */
 
-int vg_key_check(struct vg_control *c, const char *text, const char **ret_user,
+static int key_judge(const struct vg_apikey *k, struct vg_err *err) {
+    if (!k)
+        return vg_err_set(err, VG_UNAUTHENTICATED,
+                          "the token is not valid on this cloud: it was revoked or belongs to "
+                          "another; make a new one with 'virga token create'");
+    if (k->expires_usec && vg_wall_usec() >= k->expires_usec)
+        return vg_err_set(err, VG_UNAUTHENTICATED,
+                          "the token has expired: make a new one with 'virga token create'");
+    return 0;
+}
+
+int vg_key_still_good(struct vg_control *c, const char *id, struct vg_err *err) {
+    return key_judge(vg_map_get(&c->keys, id), err);
+}
+
+int vg_key_check(struct vg_control *c, const char *text, const struct vg_apikey **ret,
                  struct vg_err *err) {
     struct vg_token t;
     if (vg_token_parse(text, &t) < 0 || strcmp(t.prefix, "vgt") != 0)
@@ -17,19 +32,15 @@ int vg_key_check(struct vg_control *c, const char *text, const char **ret_user,
                           "this is not an API token: it begins with 'vgt_' and is shown once by "
                           "'virga token create'");
     struct vg_apikey *k = vg_map_get(&c->keys, t.id);
-    if (!k || vg_token_check(&t, k->hash) < 0)
-        return vg_err_set(err, VG_UNAUTHENTICATED,
-                          "the token is not valid on this cloud: it was revoked or belongs to "
-                          "another; make a new one with 'virga token create'");
+    int r = key_judge(k && vg_token_check(&t, k->hash) >= 0 ? k : NULL, err);
+    if (r < 0)
+        return r;
     uint64_t now = vg_wall_usec();
-    if (k->expires_usec && now >= k->expires_usec)
-        return vg_err_set(err, VG_UNAUTHENTICATED,
-                          "the token has expired: make a new one with 'virga token create'");
     if (now > k->used_usec + USED_STEP_USEC) {
         k->used_usec = now;
         vg_store_touch_token(c->store, k->id, now);
     }
-    *ret_user = k->user;
+    *ret = k;
     return 0;
 }
 

@@ -9,9 +9,12 @@ struct vg_apikey {
     uint64_t created_usec, expires_usec, used_usec;
 };
 
-/* Whose token this is. UNAUTHENTICATED with a sentence: malformed, of another cloud, unknown,
-   expired. */
-int vg_key_check(struct vg_control *c, const char *text, const char **ret_user, struct vg_err *err);
+/* The token's entry, which is the map's. UNAUTHENTICATED with a sentence: malformed, of another
+   cloud, unknown, expired. */
+int vg_key_check(struct vg_control *c, const char *text, const struct vg_apikey **ret,
+                 struct vg_err *err);
+/* The same of one that was good once: connections outlive tokens. */
+int vg_key_still_good(struct vg_control *c, const char *id, struct vg_err *err);
 int vg_key_add(struct vg_control *c, const struct vg_token_row *row); /* into memory only */
 void vg_key_remove(struct vg_control *c, const char *id);
 void vg_keys_remove_user(struct vg_control *c, const char *user);

@@ -192,14 +192,16 @@ static int settle_nested(struct vg_control *c, struct vg_peer *p, const char *to
 
 static int settle_token(struct vg_control *c, struct vg_peer *p, const char *token,
                         struct vg_err *err) {
-    const char *user = NULL;
-    int r = vg_key_check(c, token, &user, err);
+    const struct vg_apikey *key = NULL;
+    int r = vg_key_check(c, token, &key, err);
     if (r < 0)
         return r;
+    const char *user = key->user;
     struct vg_user *u = vg_tenants_user(&c->tenants, user);
     if (!u)
         return vg_err_set(err, VG_UNAUTHENTICATED, "the token's user '%s' is gone", user);
     set_user(&p->who, user);
+    snprintf(p->who.key, sizeof p->who.key, "%s", key->id);
     if (!p->unix_socket) {
         p->who.uid = u->uid >= 0 ? (uid_t)u->uid : 65534;
         p->who.gid = u->uid >= 0 && u->gid >= 0 ? (gid_t)u->gid : 65534;

@@ -23,6 +23,7 @@ struct vg_who {
     uint32_t *groups; /* owned */
     size_t n_groups;
     uint64_t parent; /* not 0: speaks from inside this task */
+    char key[17];    /* of the token it came with; "": without */
 };
 
 /* An account of this machine, as the passwd and group databases have it. */
