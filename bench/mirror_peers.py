@@ -283,6 +283,8 @@ class Virga:
         self.forget_traces()
         for state in ("first", "elsewhere", "cold", "warm", "warm", "new start", "start", "start", "own", "own"):
             case.reset()
+            if state == "own" and case.name == "untar":
+                continue  # there the person is nobody, who may not give files to root as the archive says
             if state in ("new start", "start"):  # the same, and a program that does nothing
                 timed = Timed(b.line, b.limit)
                 timed.run([b.line.client("vrun", "/usr/bin/true")], case.folder, self.client_env)
