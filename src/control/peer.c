@@ -126,11 +126,13 @@ void vg_peer_fail(struct vg_peer *p, uint32_t req, const struct vg_err *err) {
 }
 
 struct vg_user *vg_peer_user(struct vg_peer *p, struct vg_err *err) {
-    if (p->who.key[0] && vg_key_still_good(p->ctl, p->who.key, err) < 0)
-        return NULL;
     struct vg_user *u = vg_tenants_user(&p->ctl->tenants, p->who.user);
     if (!u)
-        vg_err_set(err, VG_UNAUTHENTICATED, "user '%s' was removed from this cloud", p->who.user);
+        vg_err_set(err, VG_UNAUTHENTICATED,
+                   "user '%s' was removed from this cloud, with all tokens: ask its administrator",
+                   p->who.user);
+    else if (p->who.key[0] && vg_key_still_good(p->ctl, p->who.key, err) < 0)
+        u = NULL;
     return u;
 }
 
