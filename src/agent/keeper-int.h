@@ -60,6 +60,7 @@ struct kmirror { /* keeper-mirror.c */
     enum kmirror_state state;
     struct source src; /* to the file daemon: the hold on the views */
     uint8_t machine[VG_MID];
+    uint8_t project[VG_MID]; /* whose folders are written back; all zero: the same machine's */
     uid_t host_uid; /* of the task's owner on this machine, by its administrator; 0: none */
     gid_t host_gid;
     int stdin_fd;        /* owned; the client's, until the command starts */

@@ -90,6 +90,7 @@ static int ask_mounts(struct keeper *k, struct ktask *t, struct vg_err *err) {
     /* a session's root outlives the task that it was made for, and with it this place */
     if (keeps(t) && !k->session_key[0])
         q.flags = VG_FSD_ON_DISK;
+    memcpy(q.project, m->project, sizeof(q.project));
     int fd = -1, r = vg_fsd_connect(&k->birth.fs, &fd, err);
     if (r < 0)
         return r;
@@ -120,6 +121,8 @@ int kmirror_begin(struct keeper *k, struct ktask *t, int stdin_fd, struct vg_err
     if (!k->birth.fs.dir || spec->machine.len != sizeof(m->machine))
         return vg_err_set(err, VG_INVALID, "the task's files come from no machine");
     memcpy(m->machine, spec->machine.data, sizeof(m->machine));
+    if (spec->project.len == sizeof(m->project))
+        memcpy(m->project, spec->project.data, sizeof(m->project));
     if (k->sb && memcmp(k->machine, m->machine, sizeof(m->machine)) != 0)
         return vg_err_set(err, VG_CONFLICT,
                           "the session has the files of another machine: use another session");

@@ -135,16 +135,52 @@ static int take_user(const char *user, struct vg_err *err) {
     return 0;
 }
 
+/* The folder it was typed in goes along, so the command begins there. */
+static bool in_project(const struct run *r) {
+    const char *cwd = (const char *)r->spec.cwd.data;
+    for (size_t i = 0; i < spec.n_view; i++) {
+        const char *path = (const char *)spec.view[i]->path.data;
+        size_t n = strlen(path);
+        if (strncmp(cwd, path, n) == 0 && (!cwd[n] || cwd[n] == '/'))
+            return true;
+    }
+    return false;
+}
+
+/* The project of a command that somebody waits for. What nobody waits for may outlive this
+   machine's presence, and several tasks would write into one folder. */
+static bool takes_project(struct run *r) {
+    if (r->spec.detached || vg_spec_opts_several(&r->spec))
+        return false;
+    if (spec.uid == 0 || spec.uid == getuid())
+        return true;
+    char text[160];
+    snprintf(text, sizeof(text),
+             "the image's commands run as user %u, who has no rights in your folders: none of them "
+             "goes along",
+             spec.uid);
+    run_note(r, text);
+    return false;
+}
+
+static int image_user(const char *config, struct vg_err *err) {
+    json_t *j = json_loads(config, 0, NULL);
+    int e =
+        take_user(json_string_value(json_object_get(json_object_get(j, "config"), "User")), err);
+    json_decref(j);
+    return e;
+}
+
 static int take_image(struct run *r, const struct vg_spec_opts *set, const char *config,
                       struct vg_err *err) {
     json_t *j = json_loads(config, 0, NULL);
     const json_t *c = json_object_get(j, "config");
     const char *dir = json_string_value(json_object_get(c, "WorkingDir"));
-    int e = take_user(json_string_value(json_object_get(c, "User")), err);
-    if (e == 0 && (take_env(r, set, json_object_get(c, "Env")) < 0 ||
-                   take_entry(r, json_object_get(c, "Entrypoint")) < 0))
+    int e = 0;
+    if ((take_env(r, set, json_object_get(c, "Env")) < 0 ||
+         take_entry(r, json_object_get(c, "Entrypoint")) < 0))
         e = vg_err_set(err, VG_INTERNAL, "out of memory");
-    if (e == 0 && !set->dir) {
+    if (e == 0 && !set->dir && !in_project(r)) {
         r->spec.has_cwd = true;
         r->spec.cwd = bytes_of(dir && dir[0] == '/' ? vg_strdup(dir) ?: "/" : "/");
     }
@@ -171,6 +207,10 @@ int run_environment(struct run *r, const struct vg_spec_opts *set, struct vg_err
         spec.has_home = true;
         spec.home = bytes_of(home);
     }
+    if (f.config && (e = image_user(f.config, err)) < 0)
+        return e;
+    if (takes_project(r) && run_mirror_beside(r, set, &spec, err) < 0)
+        return err->code;
     if (f.config)
         e = take_image(r, set, f.config, err);
     /* the folder is one of the environment's, not the one that is open here */

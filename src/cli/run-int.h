@@ -85,6 +85,7 @@ struct run {
     uint64_t in_acked;
 
     bool accepted, started, ended, exited;
+    bool beside;       /* only this machine's project goes along, the root is an environment's */
     bool pinning;      /* this machine's files are on their way into the cloud's store */
     bool pinned;       /* the task works on that copy */
     bool attempt_over; /* patient: its keeper has said how it ended */
@@ -126,6 +127,10 @@ bool run_tty_size(uint16_t ret[4]);
 
 /* run-mirror.c: has this machine's files served to the task; sets spec.mirror. */
 int run_mirror(struct run *r, const struct vg_spec_opts *set, struct vg_err *err);
+/* The same for a task whose root is an environment's: fills in whose project and which folders;
+   none when there is no project here that can go along. */
+int run_mirror_beside(struct run *r, const struct vg_spec_opts *set, Vg__Pb__MirrorSpec *to,
+                      struct vg_err *err);
 /* Says it once the cloud has taken the task: what is refused has one sentence, not two. */
 void run_note(struct run *r, const char *text);
 /* The service spoke, or died: then another is started and goes on where it was. */

@@ -69,8 +69,8 @@ static int add_command(struct run *r, struct vg_mpkt *p) {
     const char *path = getenv("PATH");
     if (e == 0 && path && strlen(path) < 16384)
         e = vg_mpkt_add(p, "path", path);
-    /* Long arguments are cut: they only help to guess. */
-    for (size_t i = 0; e == 0 && i < r->spec.n_argv && i < ARGS_MAX; i++) {
+    /* Long arguments are cut: they only help to guess what of this machine the command will use. */
+    for (size_t i = 0; !r->beside && e == 0 && i < r->spec.n_argv && i < ARGS_MAX; i++) {
         char cut[ARG_MAX_LEN];
         snprintf(cut, sizeof(cut), "%s", (const char *)r->spec.argv[i].data);
         e = vg_mpkt_add(p, "arg", cut);
@@ -108,10 +108,25 @@ static void fill_ids(void) {
     }
 }
 
-static int fill_spec(const struct vg_mpkt *answer, const struct vg_spec_opts *set, bool pin) {
-    static uint8_t machine[16];
+static int fill_views(const struct vg_mpkt *answer, Vg__Pb__MirrorSpec *to) {
     static Vg__Pb__MirrorView view[VIEWS_MAX], *each[VIEWS_MAX];
     size_t at = 0;
+    for (const char *path; (path = vg_mpkt_next(answer, "view", &at)) && to->n_view < VIEWS_MAX;) {
+        char *own = vg_strdup(path);
+        if (!own)
+            return -ENOMEM;
+        Vg__Pb__MirrorView *v = each[to->n_view] = &view[to->n_view];
+        *v = (Vg__Pb__MirrorView)VG__PB__MIRROR_VIEW__INIT;
+        v->has_path = v->has_write = v->write = true;
+        v->path = bytes_of(own);
+        to->n_view++;
+    }
+    to->view = each;
+    return 0;
+}
+
+static int fill_spec(const struct vg_mpkt *answer, const struct vg_spec_opts *set, bool pin) {
+    static uint8_t machine[16];
     if (hex16(vg_mpkt_get(answer, "machine"), machine) < 0)
         return -EBADMSG;
     spec.has_machine = spec.has_offered = true;
@@ -122,18 +137,8 @@ static int fill_spec(const struct vg_mpkt *answer, const struct vg_spec_opts *se
     spec.has_sync = spec.sync = set->sync;
     spec.has_pin = spec.pin = pin;
     /* of a pinned task: what it changes in these is kept */
-    for (const char *path; (path = vg_mpkt_next(answer, "view", &at)) && spec.n_view < VIEWS_MAX;) {
-        char *own = vg_strdup(path);
-        if (!own)
-            return -ENOMEM;
-        view[spec.n_view] = (Vg__Pb__MirrorView)VG__PB__MIRROR_VIEW__INIT;
-        view[spec.n_view].has_path = view[spec.n_view].has_write = true;
-        view[spec.n_view].path = bytes_of(own);
-        view[spec.n_view].write = true;
-        each[spec.n_view] = &view[spec.n_view];
-        spec.n_view++;
-    }
-    spec.view = each;
+    if (fill_views(answer, &spec) < 0)
+        return -ENOMEM;
     fill_ids();
     return 0;
 }
@@ -163,47 +168,106 @@ static int call_service(const char *path, struct vg_mpkt *p, int *ret_way, struc
     }
 }
 
-int run_mirror(struct run *r, const struct vg_spec_opts *set, struct vg_err *err) {
-    static struct vg_mpkt p;
+/* The connection stays open: while it is, the service knows that somebody waits. */
+static int begin(struct run *r, const struct vg_spec_opts *set, bool pin, struct vg_mpkt *p,
+                 struct vg_err *err) {
     char path[PATH_MAX];
     if (vg_mirror_sock_path(&r->ep, path, sizeof(path), err) < 0)
         return err->code;
-    vg_mpkt_clear(&p);
-    int e = vg_mpkt_add(&p, "op", "begin");
+    vg_mpkt_clear(p);
+    int e = vg_mpkt_add(p, "op", "begin");
     if (e == 0)
-        e = add_command(r, &p);
+        e = add_command(r, p);
     if (e == 0)
-        e = add_ids(&p);
+        e = add_ids(p);
     if (e == 0 && set->strict)
-        e = vg_mpkt_add(&p, "strict", "1");
+        e = vg_mpkt_add(p, "strict", "1");
     if (e == 0 && set->sync)
-        e = vg_mpkt_add(&p, "sync", "1");
-    bool pin = r->spec.detached && vg_spec_opts_pins(set); /* nobody need stay here to serve it */
+        e = vg_mpkt_add(p, "sync", "1");
     if (e == 0 && pin)
-        e = vg_mpkt_add(&p, "pin", "1");
+        e = vg_mpkt_add(p, "pin", "1");
     if (e < 0)
         return vg_err_set(err, VG_TOO_BIG, "the command line is too long for the file service");
-    if (add_paths(&p, "writable", set->writable, set->n_writable, err) < 0 ||
-        add_paths(&p, "allow", set->allow, set->n_allow, err) < 0)
+    if (add_paths(p, "writable", set->writable, set->n_writable, err) < 0 ||
+        add_paths(p, "allow", set->allow, set->n_allow, err) < 0)
         return err->code;
     /* What the service has ready knows nothing of our environment. */
-    bool first = r->ctl < 0 && !getenv("VIRGA_NO_DIRECT");
-    if (first && vg_mpkt_add(&p, "way", "1") < 0)
+    bool first = r->ctl < 0 && !r->beside && !getenv("VIRGA_NO_DIRECT");
+    if (first && vg_mpkt_add(p, "way", "1") < 0)
         return vg_err_set(err, VG_TOO_BIG, "the command line is too long for the file service");
-    int fd = call_service(path, &p, first ? &r->way : NULL, err);
+    int fd = call_service(path, p, first ? &r->way : NULL, err);
     if (fd < 0)
         return fd;
-    /* The connection stays open: while it is, the service knows that somebody waits. */
     r->mirror_fd = fd;
+    return 0;
+}
+
+static int bad_answer(struct vg_err *err) {
+    return vg_err_set(err, VG_PROTOCOL,
+                      "the file service gave no good answer: "
+                      "'virga mirror stop' ends it, the next vrun starts it");
+}
+
+int run_mirror(struct run *r, const struct vg_spec_opts *set, struct vg_err *err) {
+    static struct vg_mpkt p;
+    bool pin = r->spec.detached && vg_spec_opts_pins(set); /* nobody need stay here to serve it */
+    int e = begin(r, set, pin, &p, err);
+    if (e < 0 || r->beside)
+        return e;
     const char *note = vg_mpkt_get(&p, "note");
     if (note)
         run_note(r, note);
     if (fill_spec(&p, set, pin) < 0)
-        return vg_err_set(err, VG_PROTOCOL,
-                          "the file service gave no good answer: "
-                          "'virga mirror stop' ends it, the next vrun starts it");
+        return bad_answer(err);
     r->pinning = r->pinned = pin;
     r->spec.mirror = &spec;
+    return 0;
+}
+
+/* A folder that an environment has for itself, or that holds such. */
+static bool of_the_root(const char *path) {
+    static const char *const below[] = {"/usr",   "/bin",   "/sbin", "/lib",
+                                        "/lib32", "/lib64", "/etc",  "/boot"};
+    static const char *const exact[] = {"/root", "/home", "/opt", "/srv", "/mnt", "/media"};
+    for (size_t i = 0; i < VG_COUNT(below); i++) {
+        size_t n = strlen(below[i]);
+        if (strncmp(path, below[i], n) == 0 && (!path[n] || path[n] == '/'))
+            return true;
+    }
+    for (size_t i = 0; i < VG_COUNT(exact); i++)
+        if (strcmp(path, exact[i]) == 0)
+            return true;
+    return false;
+}
+
+int run_mirror_beside(struct run *r, const struct vg_spec_opts *set, Vg__Pb__MirrorSpec *to,
+                      struct vg_err *err) {
+    static struct vg_mpkt p;
+    static uint8_t machine[16];
+    size_t at = 0;
+    r->beside = true;
+    int e = begin(r, set, false, &p, err);
+    if (e < 0)
+        return e;
+    bool fits = vg_mpkt_get(&p, "view") != NULL;
+    for (const char *path; fits && (path = vg_mpkt_next(&p, "view", &at));)
+        if (of_the_root(path)) {
+            char text[PATH_MAX + 128];
+            snprintf(text, sizeof(text),
+                     "%s does not go along: an environment has a folder of its own there", path);
+            run_note(r, text);
+            fits = false;
+        }
+    if (!fits) {
+        vg_close(&r->mirror_fd);
+        r->beside = false;
+        return 0;
+    }
+    if (hex16(vg_mpkt_get(&p, "machine"), machine) < 0 || fill_views(&p, to) < 0)
+        return bad_answer(err);
+    to->has_project = to->has_offered = to->offered = true;
+    to->project = (ProtobufCBinaryData){sizeof(machine), machine};
+    to->has_sync = to->sync = set->sync;
     return 0;
 }
 

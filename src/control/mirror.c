@@ -82,6 +82,11 @@ static bool same_machine(const ProtobufCBinaryData *a, const uint8_t *b) {
     return a->len == VG_MACHINE_BYTES && memcmp(a->data, b, VG_MACHINE_BYTES) == 0;
 }
 
+/* Whose files a client offers: all of them, or beside an environment the project's. */
+static const ProtobufCBinaryData *offers_machine(const Vg__Pb__MirrorSpec *want) {
+    return want->project.len ? &want->project : &want->machine;
+}
+
 static int check_offer(struct vg_call *call, struct vg_err *err) {
     const Vg__Pb__MirrorOffer *m = call->env->mirror_offer;
     struct vg_control *c = call->ctl;
@@ -98,7 +103,7 @@ static int check_offer(struct vg_call *call, struct vg_err *err) {
     if (j && vg_task_is_ended(j->task))
         return vg_err_set(err, VG_NOT_FOUND, "the task has ended");
     const Vg__Pb__MirrorSpec *want = j ? j->task->spec->mirror : NULL;
-    if (want && !same_machine(&want->machine, m->machine.data))
+    if (want && !same_machine(offers_machine(want), m->machine.data))
         return vg_err_set(err, VG_CONFLICT, "the task wants the files of another machine");
     if (vg_map_get_u64(&c->offers, m->task_id))
         return 0; /* takes the older one's place */
@@ -157,7 +162,7 @@ static struct offer *offer_for(struct vg_job *j) {
         return NULL;
     const Vg__Pb__MirrorSpec *want = j->task->spec->mirror;
     if (vg_stream_conn(o->stream) && strcmp(o->user, j->task->user) == 0 &&
-        (!want || same_machine(&want->machine, o->machine)))
+        (!want || same_machine(offers_machine(want), o->machine)))
         return o;
     offer_drop(j->ctl, j->task->id, VG_CONFLICT);
     return NULL;
@@ -196,15 +201,15 @@ static struct link *link_new(struct vg_job *j, struct vg_nodelink *a) {
     return l;
 }
 
-static void tell_agent(const struct vg_job *j, struct vg_nodelink *a, const struct link *l) {
-    const Vg__Pb__MirrorSpec *spec = j->task->spec->mirror;
+static void tell_agent(const struct vg_job *j, struct vg_nodelink *a, const struct link *l,
+                       const ProtobufCBinaryData *machine) {
     VG_ENVELOPE(env);
     Vg__Pb__MirrorLink m = VG__PB__MIRROR_LINK__INIT;
     m.has_task_id = m.has_attempt = m.has_stream = m.has_machine = 1;
     m.task_id = j->task->id;
     m.attempt = j->task->attempt.number;
     m.stream = vg_stream_id(l->up);
-    m.machine = spec->machine;
+    m.machine = *machine;
     m.who = j->task->who;
     env.body_case = B(MIRROR_LINK);
     env.mirror_link = &m;
@@ -230,7 +235,7 @@ int vg_mlink_join_fd(struct vg_job *j, int fd) {
         close(fd);
         return a ? -ENOMEM : -ENOTCONN;
     }
-    tell_agent(j, a, l);
+    tell_agent(j, a, l, &j->task->spec->mirror->machine);
     int r = vg_pump_fd(j->ctl->loop, fd, l->up, link_done, l);
     if (r < 0)
         link_done(l);
@@ -266,7 +271,7 @@ void vg_mlink_join(struct vg_job *j) {
     struct vg_stream *down = vg_take_ptr(o->stream);
     offer_drop(j->ctl, j->task->id, VG_OK);
     vg_debug("task=%016llx linked to node=%s", (unsigned long long)l->task, a->node->name);
-    tell_agent(j, a, l);
+    tell_agent(j, a, l, offers_machine(j->task->spec->mirror));
     vg_mpeer_used(j, a);
     if (l->wide)
         vg_stream_widen(down, VG_LINK_WIDTH);

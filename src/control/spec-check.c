@@ -238,6 +238,9 @@ int vg_spec_check_mirror(const Vg__Pb__MirrorSpec *m, struct vg_err *err) {
         return vg_err_set(err, VG_INVALID, "the task's files come from a machine without a name");
     if (m->snapshot.len && m->snapshot.len != 32)
         return vg_err_set(err, VG_INVALID, "the task names no snapshot that there can be");
+    if (m->project.len && (m->project.len != VG_MACHINE_BYTES || !m->env || !*m->env || m->pin))
+        return vg_err_set(err, VG_INVALID,
+                          "a project of another machine than the root's belongs to an environment");
     if (m->n_view > VG_SPEC_VIEWS_MAX)
         return vg_err_set(err, VG_TOO_BIG, "at most %d folders of a task are written back",
                           VG_SPEC_VIEWS_MAX);

@@ -34,6 +34,8 @@ struct vg_fsd_task {
     uint32_t attempt;
     uint32_t flags;
     uint8_t machine[VG_MID];
+    uint8_t project[VG_MID]; /* of VG_FSD_TASK: folders that are written back are this machine's;
+                                all zero: of the same */
 };
 #define VG_FSD_ON_DISK 1u /* vg_fsd_task.flags: the task's changes shall not lie in memory */
 #define VG_FSD_FDS 24

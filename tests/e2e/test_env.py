@@ -325,6 +325,7 @@ def test_a_command_runs_in_an_image(cloud, rootfs, tmp_path):
     r = cloud.vrun("--env", "image", "/etc/hello")
     assert r.returncode == 7, r.stderr
     assert r.stdout == b"tool: uid=1234 gid=56 cwd=/srv A=b HOME=/\nhello\nhello\n"
+    assert b"the image's commands run as user 1234" in r.stderr, "whose project this is not"
     r = cloud.vrun("--env", "image@1", "-e", "A=c", "-C", "/", "/etc/debian_version")
     assert r.returncode == 9 and b"cwd=/ A=c" in r.stdout and b"/etc/debian_version: No such file" in r.stderr
     # straight from a file: imported on the way
@@ -341,6 +342,10 @@ def test_what_a_command_writes_there_is_its_own(cloud, rootfs, tmp_path):
     assert cloud.vrun("--env", "clean", "/bin/tool", "+/etc/new", "+/etc/hello", "/etc/new").returncode == 7
     r = cloud.vrun("--env", "clean", "/bin/tool", "/etc/hello", "/etc/new")
     assert r.returncode == 9 and b"hello\n" in r.stdout
+    # the folder it was typed in goes along, and is not its own
+    (cloud.work / "in").write_text("here\n")
+    r = cloud.vrun("--env", "clean", "/bin/tool", "in", "+out")
+    assert r.returncode == 7 and r.stdout.endswith(b"here\n") and (cloud.work / "out").exists(), (r.stdout, r.stderr)
 
 
 def test_a_registrys_image_is_fetched_once(cloud, rootfs, tmp_path):

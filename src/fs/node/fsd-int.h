@@ -20,8 +20,11 @@ struct fsd_conn {
     struct vg_list link;
     int fd;
     struct fsd_machine *machine; /* of a keeper */
+    struct fsd_machine *project; /* whose folders are written back; NULL: the same machine's */
     uint64_t task;
-    bool holds; /* the task's hold on its views */
+    unsigned barriers;           /* that its keeper waits for, under the lock */
+    bool holds;                  /* the task's hold on its views */
+    bool root_ready, proj_ready; /* with a project: which of the two machines is */
 };
 struct fsd {
     const char *dir, *node;

@@ -14,11 +14,15 @@
 
 /* ------------------------------------------------------------------ to keepers, any thread */
 
+static bool has_machine(const struct fsd_conn *c, const struct fsd_machine *m) {
+    return c->machine == m || (c->project && c->project == m);
+}
+
 /* Locked. A keeper that does not read is not waited for. */
 static struct fsd_conn *keeper_of(struct fsd *d, const struct fsd_machine *m, uint64_t task) {
     vg_list_for_each (it, &d->conns) {
         struct fsd_conn *c = vg_list_entry(it, struct fsd_conn, link);
-        if (c->holds && c->machine == m && c->task == task)
+        if (c->holds && has_machine(c, m) && c->task == task)
             return c;
     }
     return NULL;
@@ -60,13 +64,47 @@ static int send_mounts(struct fsd_conn *c, struct vg_machine_mounts *t) {
     return r;
 }
 
+/* The root of one machine, the folders of another. */
+static int join_mounts(struct vg_machine *root, struct vg_machine *proj, uint64_t task,
+                       struct vg_machine_mounts *ret) {
+    struct vg_machine_mounts p;
+    int r = vg_machine_mounts(root, task, ret);
+    if (r < 0 || !proj)
+        return r;
+    r = vg_machine_mounts(proj, task, &p);
+    if (r < 0) {
+        vg_machine_mounts_done(ret);
+        return r;
+    }
+    ret->n_proj = p.n_proj;
+    memcpy(ret->proj, p.proj, sizeof(p.proj));
+    memcpy(ret->path, p.path, sizeof(p.path));
+    p.n_proj = 0;
+    vg_machine_mounts_done(&p);
+    return 0;
+}
+
+/* Locked. What the task waits for is all there now; the last of two machines says so. */
+static bool is_whole(struct fsd_conn *c, const struct fsd_machine *m) {
+    *(c->project == m ? &c->proj_ready : &c->root_ready) = true;
+    return !c->project || (c->proj_ready && c->root_ready);
+}
+
 static void on_ready(void *user, uint64_t task, int code, const char *text) {
     struct fsd_machine *m = user;
     struct vg_machine_mounts t = {.env = -1, .image = -1, .data = -1, .upper = -1};
-    if (!code && (code = -vg_machine_mounts(m->m, task, &t)) > 0)
-        text = "cannot hand over the mounts of the client's files";
     pthread_mutex_lock(&m->d->lock);
     struct fsd_conn *c = keeper_of(m->d, m, task);
+    bool tell = c && (code || is_whole(c, m));
+    struct vg_machine *root = tell ? c->machine->m : NULL;
+    struct vg_machine *proj = tell && c->project ? c->project->m : NULL;
+    pthread_mutex_unlock(&m->d->lock);
+    if (!tell)
+        return;
+    if (!code && (code = -join_mounts(root, proj, task, &t)) > 0)
+        text = "cannot hand over the mounts of the client's files";
+    pthread_mutex_lock(&m->d->lock);
+    c = keeper_of(m->d, m, task);
     if (c && !code && send_mounts(c, &t) < 0) {
         code = EIO;
         text = "cannot hand over the mounts of the client's files";
@@ -83,18 +121,21 @@ static void on_note(void *user, uint64_t task, const char *text) {
     pthread_mutex_lock(&m->d->lock);
     vg_list_for_each (it, &m->d->conns) {
         struct fsd_conn *c = vg_list_entry(it, struct fsd_conn, link);
-        if (c->holds && c->machine == m && (!task || c->task == task))
+        if (c->holds && has_machine(c, m) && (!task || c->task == task))
             vg_fsd_send(c->fd, VG_FSD_NOTE, text, strlen(text), NULL, 0);
     }
     pthread_mutex_unlock(&m->d->lock);
 }
 
+/* Of two machines the last one that is safe says so, and the first that is not. */
 static void on_safe(void *user, uint64_t task, int code, const char *text) {
     struct fsd_machine *m = user;
     pthread_mutex_lock(&m->d->lock);
     struct fsd_conn *c = keeper_of(m->d, m, task);
-    if (c)
+    if (c && c->barriers && (--c->barriers == 0 || code)) {
+        c->barriers = 0;
         send_text(c, VG_FSD_SAFE, code < 0 ? -code : code, code ? VG_LOST : 0, text);
+    }
     pthread_mutex_unlock(&m->d->lock);
 }
 
@@ -157,7 +198,7 @@ void vg_fsd_machine_free(struct fsd_machine *m) {
 
 static bool has_keeper(struct fsd *d, const struct fsd_machine *m) {
     vg_list_for_each (it, &d->conns)
-        if (vg_list_entry(it, struct fsd_conn, link)->machine == m)
+        if (has_machine(vg_list_entry(it, struct fsd_conn, link), m))
             return true;
     return false;
 }
@@ -223,20 +264,27 @@ static int on_task(struct fsd *d, struct fsd_conn *c, const struct vg_fsd_task *
                                 "machine until there is room");
         return 0;
     }
+    static const uint8_t none[VG_MID];
+    bool apart =
+        memcmp(t->project, none, VG_MID) != 0 && memcmp(t->project, t->machine, VG_MID) != 0;
     struct fsd_machine *m = have_machine(d, t->machine, &err);
-    if (!m) {
+    struct fsd_machine *p = m && apart ? have_machine(d, t->project, &err) : NULL;
+    if (!m || (apart && !p)) {
         send_text(c, VG_FSD_FAILED, -err.code, err.reason, err.msg);
         return 0;
     }
     pthread_mutex_lock(&d->lock);
-    bool taken = keeper_of(d, m, t->task);
+    bool taken = keeper_of(d, m, t->task) || (p && keeper_of(d, p, t->task));
     if (!taken) {
         c->machine = m;
+        c->project = p;
         c->task = t->task;
         c->holds = true;
     }
     pthread_mutex_unlock(&d->lock);
     int r = taken ? -EEXIST : vg_machine_task(m->m, t->task, t->flags & VG_FSD_ON_DISK);
+    if (r >= 0 && p && (r = vg_machine_task(p->m, t->task, false)) < 0)
+        vg_machine_gone(m->m, t->task);
     if (r < 0) {
         c->holds = false;
         send_text(c, VG_FSD_FAILED, -r, VG_CONFLICT, "the task is on this node already");
@@ -244,12 +292,18 @@ static int on_task(struct fsd *d, struct fsd_conn *c, const struct vg_fsd_task *
     return 0;
 }
 
-static int on_barrier(struct fsd_conn *c) {
+static int on_barrier(struct fsd *d, struct fsd_conn *c) {
+    struct fsd_machine *both[] = {c->machine, c->project};
     if (!c->holds)
         return -EBADMSG;
-    int r = vg_machine_barrier(c->machine->m, c->task, on_safe);
-    if (r < 0)
-        send_text(c, VG_FSD_SAFE, -r, VG_INTERNAL, "the node cannot wait for its writes");
+    pthread_mutex_lock(&d->lock);
+    c->barriers = c->project ? 2 : 1;
+    pthread_mutex_unlock(&d->lock);
+    for (size_t i = 0; i < VG_COUNT(both); i++) {
+        int r = both[i] ? vg_machine_barrier(both[i]->m, c->task, on_safe) : 0;
+        if (r < 0)
+            on_safe(both[i], c->task, r, "the node cannot wait for its writes");
+    }
     return 0;
 }
 
@@ -263,6 +317,15 @@ static int on_keep(struct fsd *d, struct fsd_conn *c, const struct vg_fsd_head *
         vg_warn("task=%llx its changes cannot be kept: %s", (unsigned long long)c->task,
                 strerror(-r));
     return r;
+}
+
+static int on_ended(struct fsd_conn *c) {
+    if (!c->holds)
+        return -EBADMSG;
+    vg_machine_ended(c->machine->m, c->task);
+    if (c->project)
+        vg_machine_ended(c->project->m, c->task);
+    return 0;
 }
 
 static char *status_text(struct fsd *d) {
@@ -312,12 +375,9 @@ int vg_fsd_packet(struct fsd *d, struct fsd_conn *c, const struct vg_fsd_head *h
     case VG_FSD_KEEP:
         return on_keep(d, c, head, fds, n_fds);
     case VG_FSD_BARRIER:
-        return on_barrier(c);
+        return on_barrier(d, c);
     case VG_FSD_ENDED:
-        if (!c->holds)
-            return -EBADMSG;
-        vg_machine_ended(c->machine->m, c->task);
-        return 0;
+        return on_ended(c);
     case VG_FSD_STATUS:
         return on_status(d, c);
     case VG_FSD_PEER:

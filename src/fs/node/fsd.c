@@ -32,16 +32,18 @@
 /* ------------------------------------------------------------------ connections */
 
 static void conn_free(struct fsd *d, struct fsd_conn *c) {
-    struct fsd_machine *m = c->machine;
+    struct fsd_machine *both[] = {c->machine, c->project};
     uint64_t task = c->task;
     pthread_mutex_lock(&d->lock);
     vg_list_remove(&c->link);
     d->n_conns--;
     pthread_mutex_unlock(&d->lock);
-    if (c->holds)
-        vg_machine_gone(m->m, task);
-    if (m)
-        m->used_usec = vg_now_usec();
+    for (size_t i = 0; i < VG_COUNT(both); i++) {
+        if (both[i] && c->holds)
+            vg_machine_gone(both[i]->m, task);
+        if (both[i])
+            both[i]->used_usec = vg_now_usec();
+    }
     close(c->fd);
     free(c);
 }
