@@ -270,6 +270,7 @@ struct vg_agent_card {
 struct vg_watcher {
     int fd; /* -1: there is none now */
     pid_t pid;
+    pid_t given_up; /* was killed and may hang in the driver still; 0: none */
     uv_poll_t poll;
     uv_timer_t timer;
     bool closing;

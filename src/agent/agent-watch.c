@@ -158,6 +158,7 @@ static void drop(struct vg_agent *a) {
     uv_close((uv_handle_t *)&w->poll, on_closed);
     vg_close(&w->fd);
     kill(w->pid, SIGKILL);
+    w->given_up = w->pid;
     w->pid = 0;
     w->retry_usec = vg_now_usec() + RETRY_USEC;
     vg_meter_finish(a, true);
@@ -264,12 +265,20 @@ static void give_up(struct vg_agent *a, uint64_t silence) {
     vg_meter_report(a);
 }
 
+/* One that hangs in the kernel stays there, whatever it is sent: no second one joins it. */
+static bool may_begin(struct vg_agent *a, uint64_t now) {
+    struct vg_watcher *w = &a->watch;
+    if (w->given_up && kill(w->given_up, 0) < 0) /* SIGCHLD's handler has reaped it */
+        w->given_up = 0;
+    return now >= w->retry_usec && !w->given_up && !w->closing && !a->stopping;
+}
+
 static void on_tick(uv_timer_t *timer) {
     struct vg_agent *a = timer->data;
     struct vg_watcher *w = &a->watch;
     uint64_t now = vg_now_usec(), silence = now - w->heard_usec;
     if (w->fd < 0) {
-        if (now >= w->retry_usec && !w->closing && !a->stopping)
+        if (may_begin(a, now))
             begin(a);
         return;
     }

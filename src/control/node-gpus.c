@@ -133,6 +133,14 @@ void vg_job_take_gpu_use(struct vg_job *j, const Vg__Pb__GpuUsage *use) {
     j->gpu_use->base.unknown_fields = NULL;
 }
 
+/* Nobody needs more of a card; a node that was broken into may say anything. */
+#define STATE_BYTES_MAX 16384
+
+static bool is_sane(const struct vg_nodelink *a, const Vg__Pb__GpuState *g) {
+    return g->index < VG_NODE_GPUS_MAX && (a->node->gpus >> g->index & 1) &&
+           vg__pb__gpu_state__get_packed_size(g) <= STATE_BYTES_MAX;
+}
+
 /* What placement depends on. */
 static bool differs(const Vg__Pb__GpuState *was, const Vg__Pb__GpuState *now) {
     return !was || was->mem_bytes != now->mem_bytes || was->island != now->island ||
@@ -179,8 +187,7 @@ void vg_agent_on_gpu_report(struct vg_call *call) {
     if (!need_gpus(a))
         return;
     for (size_t i = 0; i < m->n_gpu; i++) {
-        uint32_t index = m->gpu[i]->index;
-        if (index < VG_NODE_GPUS_MAX && (a->node->gpus >> index & 1))
+        if (is_sane(a, m->gpu[i]))
             news |= take_state(a, vg_take_ptr(m->gpu[i]));
     }
     if (news) {
