@@ -292,6 +292,7 @@ void vg_watch_clear(struct vg_agent *a, uint32_t index);
 void vg_meter_init(struct vg_agent *a);
 void vg_meter_begin(struct vg_agent *a, struct vg_agent_task *t, const Vg__Pb__Start *start);
 void vg_meter_end(struct vg_agent *a, struct vg_agent_task *t); /* it is forgotten */
+void vg_meter_sweep(struct vg_agent *a);                        /* every task is known now */
 /* `procs`: its list of processes is new. */
 void vg_meter_sample(struct vg_agent *a, const struct vg_card_sample *s, bool procs);
 /* True: its end is told when its last sample is there, by vg_tasks_say_exit. */

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,6 +91,21 @@ void vg_meter_end(struct vg_agent *a, struct vg_agent_task *t) {
     munmap(m->file, sizeof(*m->file));
     free(m);
     a->n_metered--;
+}
+
+/* Of tasks that this node has no memory of any more. */
+void vg_meter_sweep(struct vg_agent *a) {
+    vg_auto_free char *dir = vg_agent_path(a, "usage");
+    DIR *d = dir ? opendir(dir) : NULL;
+    for (struct dirent *e; d && (e = readdir(d));) {
+        char id[VG_ID_LEN + 1];
+        uint64_t task;
+        snprintf(id, sizeof(id), "%.16s", e->d_name);
+        if (vg_id_parse(id, &task) == 0 && !vg_tasks_get(a, task))
+            unlinkat(dirfd(d), e->d_name, 0);
+    }
+    if (d)
+        closedir(d);
 }
 
 /* ------------------------------------------------------------------ samples */

@@ -307,7 +307,7 @@ void vg_watch_clear(struct vg_agent *a, uint32_t index) {
 void vg_watch_start(struct vg_agent *a) {
     struct vg_watcher *w = &a->watch;
     w->fd = -1;
-    for (size_t i = 0; i < VG_GPUS_MAX; i++)
+    for (size_t i = 0; i < a->gpus.n; i++)
         vg_card_sample_init(&a->card[i].last, (uint32_t)i);
     uv_timer_init(&a->loop, &w->timer);
     w->timer.data = a;

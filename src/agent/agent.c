@@ -473,6 +473,7 @@ static void on_adopted(struct vg_agent *a) {
     if (vg_map_len(&a->tasks))
         vg_info("took over %zu tasks of %zu keepers", vg_map_len(&a->tasks), a->n_keepers);
     vg_link_start(a);
+    vg_meter_sweep(a);
     vg_watch_start(a);
     if (a->stopping) { /* it was told to before it knew its tasks */
         vg_tasks_kill_all(a, GOING_DOWN);

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "control/after.h"
+#include "control/node-gpus.h"
 #include "control/nodes.h"
 #include "control/place.h"
 #include "control/policy.h"
@@ -84,6 +85,25 @@ static void from_engine(struct vg_control *c, const struct vg_eng_why *e, const 
 
 /* ------------------------------------------------------------------ tasks */
 
+/* Who waits for GPUs should know of those that nobody gets. */
+static void add_drained(struct vg_control *c, const struct vg_task *t, struct vg_why *w) {
+    const struct vg_pool_conf *pool = vg_conf_pool(&c->conf, vg_task_pool(t));
+    size_t drained = 0, used = strlen(w->text);
+    if (!pool || (!t->grant.gpus && !t->grant.gpu_milli))
+        return;
+    vg_map_for_each (s, &c->nodes) {
+        const struct vg_nodelink *a = s->value;
+        for (uint32_t i = 0; vg_node_in_pool(a->node, pool) && i < VG_NODE_GPUS_MAX; i++) {
+            const struct vg_node_gpu *k = vg_node_gpu_get(a, i);
+            drained += k && k->drained;
+        }
+    }
+    if (drained)
+        snprintf(w->text + used, sizeof w->text - used,
+                 "; %zu GPU%s of its pool %s drained ('virga gpu health' tells why)", drained,
+                 drained == 1 ? "" : "s", drained == 1 ? "is" : "are");
+}
+
 static void why_queued(struct vg_control *c, const struct vg_job *j, struct vg_why *w) {
     const struct vg_task *t = j->task;
     struct vg_eng_why e = {0};
@@ -100,6 +120,7 @@ static void why_queued(struct vg_control *c, const struct vg_job *j, struct vg_w
     } else if (vg_eng_why(vg_policy_now(c), t->id, &e) >= 0) {
         say(w, code_name(e.code), e.text);
         from_engine(c, &e, vg_task_pool(t), &t->grant, t->spec->time_limit_usec, 1, w);
+        add_drained(c, t, w);
     } else {
         say(w, "accepting", "it is being written down and begins to wait when that is done");
     }

@@ -128,6 +128,7 @@ def test_counts_go_on_when_the_agent_is_killed(cloud, cards):
     wait_for("a first count", lambda: (u := cloud.task(task)["gpu_usage"]) and u["energy_mj"])
     agent = int(read_bytes(cloud.home / "node" / "pid"))
     before = cloud.task(task)["gpu_usage"]["energy_mj"]
+    (cloud.home / "node" / "usage" / "00000000000000ff.1").write_text("of a task that nobody knows")
     os.kill(agent, signal.SIGKILL)
     wait_for("another agent", lambda: int(read_bytes(cloud.home / "node" / "pid") or 0) not in (0, agent))
     wait_for("more to be counted", lambda: (u := cloud.task(task)["gpu_usage"]) and u["energy_mj"] > before)
@@ -149,6 +150,7 @@ def test_a_card_that_fails_takes_nothing_new_until_somebody_says_so(cloud, cards
     assert cards.state(1)["state"] == "free"
     assert cloud.out("vrun", "--gpus", "1", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES") == "1"
     waits = batch(cloud, "--gpus", "3", "true")
+    assert "1 GPU of its pool is drained" in cloud.out("virga", "task", "why", waits)
     run.terminate()
     run.communicate()
     cards.quiet()
