@@ -124,15 +124,16 @@ static int wait_for_work(struct watch *w) {
         return errno == EINTR ? 0 : -errno;
     if (!p.revents)
         return 0;
-    ssize_t n = recv(w->fd, &o, sizeof(o), MSG_DONTWAIT);
-    if (n < 0)
-        return errno == EAGAIN ? 0 : -errno;
-    if (n != sizeof(o))
-        return -EPIPE;
-    w->seq = o.seq;
-    w->interval_ms = VG_MIN(VG_MAX(o.interval_ms, 100u), 60000u);
-    w->next_usec = 0;
-    return 0;
+    for (;;) { /* one look answers all orders that wait */
+        ssize_t n = recv(w->fd, &o, sizeof(o), MSG_DONTWAIT);
+        if (n < 0)
+            return errno == EAGAIN ? 0 : -errno;
+        if (n != sizeof(o))
+            return -EPIPE;
+        w->seq = o.seq;
+        w->interval_ms = VG_MIN(VG_MAX(o.interval_ms, 100u), 60000u);
+        w->next_usec = 0;
+    }
 }
 
 static int open_source(int argc, char **argv, struct vg_card_source *ret, struct vg_err *err) {
