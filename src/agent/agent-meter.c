@@ -189,13 +189,10 @@ static struct sharers sharers_of(struct vg_agent *a, uint32_t card) {
     return s;
 }
 
-/* Among sharers: by what their processes did, else by what they were promised. */
 static uint32_t part_of(const struct vg_agent_task *t, uint32_t card, const struct sharers *all) {
-    if (all->n == 1 && t->meter->milli == 1000)
-        return 1000;
-    if (all->sm)
-        return (uint32_t)(t->meter->own_sm[card] * 1000ULL / all->sm);
-    return (uint32_t)(t->meter->milli * 1000ULL / all->milli);
+    return all->n == 1
+               ? 1000
+               : vg_gpu_use_part(t->meter->own_sm[card], all->sm, t->meter->milli, all->milli);
 }
 
 void vg_meter_sample(struct vg_agent *a, const struct vg_card_sample *s, bool procs) {

@@ -121,10 +121,11 @@ static int add(struct vg_driver *d, const char *path) {
     return p[d->n] ? (d->n++, 0) : -ENOMEM;
 }
 
-/* One that a search came upon: only the running driver's. */
+/* One that a search came upon: only the running driver's, not what programs are linked against
+   where there is no driver. */
 static int add_own(struct vg_driver *d, const char *path) {
-    if (!strncmp(base_name(path), "libnvidia-container", 19) || is_stale(path, d->version) ||
-        is_foreign(path))
+    if (strstr(path, "/stubs/") || !strncmp(base_name(path), "libnvidia-container", 19) ||
+        is_stale(path, d->version) || is_foreign(path))
         return 0;
     return add(d, path);
 }

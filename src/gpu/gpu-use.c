@@ -67,6 +67,12 @@ void vg_gpu_use_take(struct vg_gpu_use *u, const struct vg_card_sample *s, uint3
     take_memory(u, s);
 }
 
+uint32_t vg_gpu_use_part(uint64_t own_sm, uint64_t all_sm, uint64_t own_milli, uint64_t all_milli) {
+    if (all_sm)
+        return (uint32_t)(VG_MIN(own_sm, all_sm) * 1000 / all_sm);
+    return all_milli ? (uint32_t)(VG_MIN(own_milli, all_milli) * 1000 / all_milli) : 1000;
+}
+
 static uint32_t mean(const struct vg_gpu_use *u, uint64_t sum) {
     if (!u->busy_usec)
         return VG_NONE;

@@ -28,6 +28,10 @@ void vg_gpu_use_init(struct vg_gpu_use *u, uint64_t cards, uint64_t now_usec);
 /* Samples of other cards are passed over. `part_milli`: how much of what the card used meanwhile
    was the attempt's own; 1000 when it has the card alone. */
 void vg_gpu_use_take(struct vg_gpu_use *u, const struct vg_card_sample *s, uint32_t part_milli);
+/* The part of one of several that hold a card, in thousandths: by what the processes of each did,
+   else by what each was promised. Those of all of them add up to the whole card (less rounding),
+   also when one holds less than a card alone: nobody else pays for what is left. */
+uint32_t vg_gpu_use_part(uint64_t own_sm, uint64_t all_sm, uint64_t own_milli, uint64_t all_milli);
 /* Means over the time that was sampled; VG_NONE: no sample told it. */
 uint32_t vg_gpu_use_sm_mean(const struct vg_gpu_use *u); /* thousandths of a percent */
 uint32_t vg_gpu_use_mem_mean(const struct vg_gpu_use *u);

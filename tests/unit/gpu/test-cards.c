@@ -135,6 +135,21 @@ Test(gpu_use, a_sharer_pays_its_part) {
     cr_assert_eq(u.sm_max, 20u);
 }
 
+Test(gpu_use, parts_add_up_to_the_card) {
+    for (uint64_t a = 0; a <= 100; a += 7)
+        for (uint64_t b = 0; b <= 100; b += 9)
+            for (uint64_t c = 0; c <= 100; c += 11) {
+                uint64_t sm = a + b + c;
+                uint32_t sum = vg_gpu_use_part(a, sm, 250, 750) + vg_gpu_use_part(b, sm, 250, 750) +
+                               vg_gpu_use_part(c, sm, 250, 750);
+                cr_assert(sum <= 1000 && sum >= 997, "%u", sum);
+            }
+    cr_assert_eq(vg_gpu_use_part(30, 100, 500, 1000), 300u, "by use");
+    cr_assert_eq(vg_gpu_use_part(0, 0, 300, 1000), 300u, "by promise where nothing is known");
+    cr_assert_eq(vg_gpu_use_part(0, 0, 250, 250), 1000u);
+    cr_assert_eq(vg_gpu_use_part(200, 100, 0, 0), 1000u, "nonsense is no more than all");
+}
+
 Test(gpu_use, what_is_not_told_stays_unknown) {
     struct vg_gpu_use u;
     vg_gpu_use_init(&u, 1, 7);

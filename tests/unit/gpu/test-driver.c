@@ -171,6 +171,19 @@ Test(driver, the_loaders_own_path_is_looked_at) {
     vg_driver_done(&d);
 }
 
+Test(driver, stubs_are_no_driver) {
+    card("580.159.04");
+    vendor_driver("/usr/local/nvidia/lib64", "580.159.04");
+    put("/usr/local/cuda/lib64/stubs", "libcuda.so", "");
+    put("/usr/local/cuda/lib64/stubs", "libnvidia-ml.so", "");
+    struct vg_driver d;
+    struct vg_driver_where w = {.root = root, .library_path = "/usr/local/cuda/lib64/stubs"};
+    cr_assert_eq(vg_driver_find(&w, &d), 0);
+    cr_assert_not(found(&d, "/usr/local/cuda/lib64/stubs", "libcuda.so"));
+    cr_assert(found(&d, "/usr/local/nvidia/lib64", "libcuda.so.1"), "control");
+    vg_driver_done(&d);
+}
+
 Test(driver, thirty_two_bit_libraries_are_left_out) {
     card("580.159.04");
     vendor_driver("/usr/local/nvidia/lib64", "580.159.04");
