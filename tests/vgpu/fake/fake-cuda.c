@@ -1,0 +1,211 @@
+/* The fake libcuda: as much of a driver as the shim and its tests call. */
+#include "card.h"
+#include "strict.h"
+#include "vgpu/cuda-types.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CUDA_NO_DEVICE = 101, CUDA_INVALID_CONTEXT = 201, CUDA_UNKNOWN = 999 };
+
+#define ALLOCATIONS 64
+
+#define EXPORT(name, ...)                                         \
+    __attribute__((visibility("default"))) int name(__VA_ARGS__); \
+    __attribute__((visibility("default"))) int name(__VA_ARGS__)
+
+static struct card *card;
+static struct context { CUdevice device; } contexts[2] = {{0}, {1}};
+static _Thread_local struct context *current;
+static struct {
+    CUdeviceptr address;
+    size_t bytes;
+} allocations[ALLOCATIONS];
+
+_Noreturn void fake_unknown(const char *name) {
+    fprintf(stderr, "fake driver: %s is not implemented\n", name);
+    abort();
+}
+
+/* Not CUDA_OK before cuInit, or when a test ordered this call to fail. */
+static int fault(const char *name) {
+    if (!card)
+        return CUDA_NOT_INITIALIZED;
+    return strcmp(card->fault_name, name) == 0 ? atomic_exchange(&card->fault_code, 0) : CUDA_OK;
+}
+
+EXPORT(cuInit, unsigned flags) {
+    const char *path = getenv("FAKE_CARD");
+    if (flags || !path)
+        return CUDA_INVALID_VALUE;
+    if (!card)
+        card = card_open(path);
+    return fault("cuInit");
+}
+
+EXPORT(cuDriverGetVersion, int *ret) {
+    *ret = 13000;
+    return CUDA_OK;
+}
+
+EXPORT(cuGetErrorName, int error, const char **ret) {
+    *ret = error == CUDA_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_OTHER";
+    return CUDA_OK;
+}
+
+EXPORT(cuGetErrorString, int error, const char **ret) {
+    *ret = error == CUDA_OUT_OF_MEMORY ? "out of memory" : "other";
+    return CUDA_OK;
+}
+
+EXPORT(cuDeviceGetCount, int *ret) {
+    int r = fault("cuDeviceGetCount");
+    if (r == CUDA_OK)
+        *ret = card->devices;
+    return r;
+}
+
+EXPORT(cuDeviceGetUuid, unsigned char *ret, CUdevice d) {
+    memcpy(ret, card->uuid[d], 16);
+    return CUDA_OK;
+}
+
+EXPORT(cuDeviceGetUuid_v2, unsigned char *ret, CUdevice d) {
+    return cuDeviceGetUuid(ret, d);
+}
+
+EXPORT(cuDeviceTotalMem_v2, size_t *ret, CUdevice d) {
+    int r = fault("cuDeviceTotalMem_v2");
+    if (r != CUDA_OK)
+        return r;
+    if (!ret || d < 0 || d >= card->devices)
+        return ret ? CUDA_NO_DEVICE : CUDA_INVALID_VALUE;
+    *ret = card->capacity;
+    return CUDA_OK;
+}
+
+EXPORT(cuDevicePrimaryCtxRetain, CUcontext *ret, CUdevice d) {
+    int r = fault("cuDevicePrimaryCtxRetain");
+    *ret = &contexts[d];
+    return r;
+}
+
+EXPORT(cuCtxSetCurrent, CUcontext c) {
+    current = c;
+    return CUDA_OK;
+}
+
+EXPORT(cuCtxGetDevice, CUdevice *ret) {
+    if (!current)
+        return CUDA_INVALID_CONTEXT;
+    *ret = current->device;
+    return CUDA_OK;
+}
+
+EXPORT(cuMemGetInfo_v2, size_t *left, size_t *total) {
+    int r = fault("cuMemGetInfo_v2");
+    if (r != CUDA_OK || !current)
+        return r != CUDA_OK ? r : CUDA_INVALID_CONTEXT;
+    if (!left || !total)
+        return CUDA_INVALID_VALUE;
+    *total = card->capacity;
+    *left = card->capacity - atomic_load(&card->used);
+    return CUDA_OK;
+}
+
+EXPORT(cuMemAlloc_v2, CUdeviceptr *ret, size_t bytes) {
+    int i = 0, r = fault("cuMemAlloc_v2");
+    if (r != CUDA_OK || !current)
+        return r != CUDA_OK ? r : CUDA_INVALID_CONTEXT;
+    while (i < ALLOCATIONS && allocations[i].bytes)
+        i++;
+    if (i == ALLOCATIONS || !card_take(card, bytes))
+        return CUDA_OUT_OF_MEMORY;
+    allocations[i].bytes = bytes;
+    *ret = allocations[i].address = (CUdeviceptr)(i + 1) << 40;
+    return CUDA_OK;
+}
+
+EXPORT(cuMemFree_v2, CUdeviceptr p) {
+    int r = fault("cuMemFree_v2");
+    for (int i = 0; r == CUDA_OK && i < ALLOCATIONS; i++)
+        if (allocations[i].bytes && allocations[i].address == p) {
+            card_give(card, allocations[i].bytes);
+            allocations[i].bytes = 0;
+            return CUDA_OK;
+        }
+    return r == CUDA_OK ? CUDA_INVALID_VALUE : r;
+}
+
+/* Says of a full card what the real one says of a mapping that the kernel refuses. */
+EXPORT(cuMemAllocManaged, CUdeviceptr *ret, size_t bytes, unsigned flags) {
+    int r = fault("cuMemAllocManaged");
+    (void)flags;
+    if (card)
+        atomic_fetch_add(&card->managed_calls, 1);
+    if (r != CUDA_OK || !current)
+        return r != CUDA_OK ? r : CUDA_INVALID_CONTEXT;
+    if (!ret || !bytes)
+        return CUDA_INVALID_VALUE;
+    if (!card_take(card, bytes))
+        return CUDA_UNKNOWN;
+    *ret = 1ull << 30;
+    return CUDA_OK;
+}
+
+EXPORT(cuLaunchKernel, void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+       unsigned bz, unsigned shared, void *stream, void **params, void **extra) {
+    static int check = -1; /* whether the arguments must be 1 to 11 */
+    if (check < 0)
+        check = getenv("FAKE_CHECK_LAUNCH") != NULL;
+    if (!check)
+        return CUDA_OK;
+    return (uintptr_t)f == 1 && gx == 2 && gy == 3 && gz == 4 && bx == 5 && by == 6 && bz == 7 &&
+                   shared == 8 && (uintptr_t)stream == 9 && (uintptr_t)params == 10 &&
+                   (uintptr_t)extra == 11
+               ? CUDA_OK
+               : CUDA_INVALID_VALUE;
+}
+
+static const struct fake_name *named(const char *base, const char *suffix) {
+    char name[128];
+    snprintf(name, sizeof name, "%s%s", base, suffix);
+    for (unsigned i = 0; i < fake_name_count; i++)
+        if (strcmp(fake_names[i].name, name) == 0)
+            return &fake_names[i];
+    return NULL;
+}
+
+/* The newest form that the version has, in the per-thread form where that is asked for and there is
+ * one. */
+EXPORT(cuGetProcAddress_v2, const char *name, void **ret, int version, uint64_t flags,
+       int *status) {
+    static const struct {
+        const char *suffix;
+        int since;
+    } forms[] = {{"_v4", 12050}, {"_v3", 11040}, {"_v2", 3020}, {"", 0}};
+    static const char *const threads[] = {"_ptsz", "_ptds", ""};
+    if (!name || !ret || flags > 2)
+        return CUDA_INVALID_VALUE;
+    for (unsigned i = 0; i < 4; i++)
+        for (unsigned t = flags == 2 ? 0 : 2; t < 3; t++) {
+            char suffix[16];
+            snprintf(suffix, sizeof suffix, "%s%s", forms[i].suffix, threads[t]);
+            const struct fake_name *found = version >= forms[i].since ? named(name, suffix) : NULL;
+            if (found) {
+                *ret = found->address;
+                if (status)
+                    *status = 0;
+                return CUDA_OK;
+            }
+        }
+    *ret = NULL;
+    if (status)
+        *status = CU_SYMBOL_NOT_FOUND;
+    return CUDA_NOT_FOUND;
+}
+
+EXPORT(cuGetProcAddress, const char *name, void **ret, int version, uint64_t flags) {
+    return cuGetProcAddress_v2(name, ret, version, flags, NULL);
+}
