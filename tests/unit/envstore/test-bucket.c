@@ -122,6 +122,13 @@ static int here(const struct box *b, const char *top) {
     return files;
 }
 
+/* What does not fit goes after it was stored, by the thread that stored it. */
+static bool goes(const struct box *b, const char *top) {
+    for (int i = 0; i < 20000 && here(b, top); i++)
+        usleep(1000);
+    return here(b, top) == 0;
+}
+
 static void copy_folder(const char *from, const char *to) {
     int status;
     pid_t pid = fork();
@@ -151,7 +158,7 @@ Test(bucket, a_store_that_was_lost_comes_back_whole, .timeout = 60) {
         add(b.s, i * 10, &v);
     cr_assert_eq(vg_eref_share(b.s, "e", "vision", true, &err), 0, "%s", err.msg);
     cr_assert_eq(stat_of(b.s).waiting, 0);
-    cr_assert_eq(here(&b, "dat"), 0, "the cache has room for nothing");
+    cr_assert(goes(&b, "dat"), "the cache has room for nothing");
     cr_assert_eq(vg_estore_check(b.s, v.root, &err), 0, "%s", err.msg);
     struct vg_estore_stat before = stat_of(b.s);
     box_done(&b);
@@ -245,7 +252,7 @@ Test(bucket, a_bucket_is_not_believed, .timeout = 60) {
     struct vg_esession *e = vg_esession_begin(b.s);
     cr_assert_eq(put_file(b.s, 300000, 7, id), 0);
     cr_assert_eq(vg_estore_settle(b.s, &err), 0);
-    cr_assert_eq(here(&b, "dat"), 0);
+    cr_assert(goes(&b, "dat"));
     tell(&w, "faults", "[{\"method\":\"GET\",\"match\":\"/dat/\",\"kind\":\"wrong\",\"times\":1}]");
     cr_assert_eq(vg_estore_open_data(b.s, id), -EBADMSG);
     cr_assert_eq(here(&b, "dat"), 0);

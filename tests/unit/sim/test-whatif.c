@@ -57,7 +57,9 @@ static void record(unsigned id, const char *team, const char *user, unsigned rea
         text, sizeof text,
         "INSERT INTO history VALUES('%016x','%s','%s','%s','default','','',4000,0,0,0,0,50,0,0,"
         "0,7,'',0,%llu,%llu,%llu,'succeeded');"
-        "INSERT INTO attempts VALUES('%016x',1,'%s','%s','default','n1',%llu,%llu,'ended',4000,"
+        "INSERT INTO attempts(task, attempt, user, team, pool, node, from_usec, until_usec, how, "
+        "cpu_milli, mem_bytes, gpu_milli) "
+        "VALUES('%016x',1,'%s','%s','default','n1',%llu,%llu,'ended',4000,"
         "0,0)",
         id, team, user, team, (unsigned long long)(START + ready * VG_USEC),
         (unsigned long long)(START + ready * VG_USEC),
