@@ -94,7 +94,8 @@ uint32_t vg_warden_assert_slices(struct vg_warden *w) {
 struct request {
     struct vg_rm_alloc a;
     bool old; /* the older form of the call */
-    uint8_t params[VG_WARDEN_PARAMS_MAX], before[VG_WARDEN_PARAMS_MAX];
+    _Alignas(16) uint8_t params[VG_WARDEN_PARAMS_MAX];
+    uint8_t before[VG_WARDEN_PARAMS_MAX];
     size_t n; /* of params */
     uint32_t rights;
 };

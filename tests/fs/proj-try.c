@@ -444,14 +444,15 @@ int main(int argc, char **argv) {
     int code = barrier(text, sizeof(text));
     if (code)
         fprintf(stderr, "proj-try: %s\n", text);
-    /* Nothing may come for the view while it ends: first its peer, then the links, then it. */
+    /* Nothing may come for the view while it ends: first its peer, then the links, then it. The
+       log's thread uses the links to the last. */
     kill(service, SIGKILL);
     waitpid(service, NULL, 0);
     cut();
     vg_links_stop(links);
     vg_proj_free(proj);
-    vg_links_free(links);
     vg_oplog_free(oplog);
+    vg_links_free(links);
     vg_cache_close(cache);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }

@@ -152,6 +152,8 @@ static void set_object(struct vg_proj *p, struct pdent *d, uint64_t object) {
         return;
     if (d->object && vg_map_get_u64(&p->objects, d->object) == d)
         vg_map_del_u64(&p->objects, d->object);
+    if (d->node && d->node->dir)
+        d->node->dir->fetching = false; /* nobody will know an answer under the old number */
     d->object = vg_map_put_u64(&p->objects, object, d) < 0 ? 0 : object;
 }
 

@@ -152,6 +152,8 @@ static bool number_lost(struct vg_proj *p, struct pnode *n) {
             vg_map_del_u64(&p->objects, d->object);
         d->object = 0;
     }
+    if (n->dir)
+        n->dir->fetching = false; /* as the number, so what was asked for under it */
     proj_learn(p, n);
     return true;
 }
