@@ -77,11 +77,11 @@ static void *run(void *arg) {
     }
     if (r < 0 && r != -ECONNRESET)
         vg_warn("link to another node's daemon dropped: %s", strerror(-r));
+    pthread_mutex_lock(&e->peers->lock);
+    e->over = true; /* nothing is asked of it any more, so all can be forgotten */
+    pthread_mutex_unlock(&e->peers->lock);
     vg_peer_forget_all(e);
     shutdown(e->fd, SHUT_RDWR); /* closed by whoever joins */
-    pthread_mutex_lock(&e->peers->lock);
-    e->over = true;
-    pthread_mutex_unlock(&e->peers->lock);
     return NULL;
 }
 
