@@ -156,5 +156,6 @@ def test_a_killed_file_daemon_ends_its_tasks_cleanly(far):
     for pid in daemons:
         os.kill(pid, signal.SIGKILL)
     out, err = p.communicate(b"go\n", timeout=120)
-    assert p.returncode == 137 and out == b"" and b"file daemon ended" in err, (p.returncode, out, err)
+    # killed, or, when it wanted a page of its program first, by the bus error that this is
+    assert p.returncode in (137, 135) and out == b"" and b"file daemon ended" in err, (p.returncode, out, err)
     assert laptop.vrun("cat", "/opt/only-here/file", timeout=120).returncode == 0

@@ -89,7 +89,8 @@ static bool can_be_upper(const char *path) {
 
 int vg_mkeep_place(struct vg_machine *m, struct mtask *t) {
     if (t->place || !can_be_upper(m->dir) ||
-        !(t->place = vg_fmt("%s/up-%016llx", m->dir, (unsigned long long)t->task)))
+        !(t->place = vg_fmt("%s/up-%016llx-%llx", m->dir, (unsigned long long)t->task,
+                            (unsigned long long)t->since_usec)))
         return -1;
     int fd = mkdir(t->place, 0700) < 0 ? -errno : vg_mount_clone(t->place);
     if (fd < 0)

@@ -14,7 +14,7 @@
 struct mtask *vg_mtask(struct vg_machine *m, uint64_t task) {
     vg_list_for_each (it, &m->tasks) {
         struct mtask *t = vg_list_entry(it, struct mtask, link);
-        if (t->task == task)
+        if (t->task == task && !t->gone) /* else an earlier attempt's, that is being cleared away */
             return t;
     }
     return NULL;
