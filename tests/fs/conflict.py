@@ -6,16 +6,12 @@
 Every case begins with the same file on both sides, cuts the link, lets the person's machine and the node do something, joins them again
 and looks at both folders. The first case is the control: where one side alone changes something there is no second version.
 """
-import argparse
 import glob
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from differential import Control, tree  # noqa: E402
+from differential import Control, on_a_view, tree  # noqa: E402
 
 
 def put(path, text, mode="w"):
@@ -129,21 +125,5 @@ def work():
     return 0
 
 
-def main():
-    ap = argparse.ArgumentParser()
-    ap.add_argument("--try", dest="program")
-    args = ap.parse_args()
-    if "VIEW" in os.environ:
-        return work()
-    if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
-        print("mounting needs root and /dev/fuse")
-        return 77
-    top = tempfile.mkdtemp(prefix="virga-conflict-", dir="/var/tmp")
-    try:
-        return subprocess.run([args.program, top, sys.executable] + sys.argv).returncode
-    finally:
-        shutil.rmtree(top, ignore_errors=True)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(on_a_view(work, "conflict"))

@@ -346,6 +346,26 @@ def differences(a, b, what):
     return len(bad)
 
 
+def on_a_view(work, name, prepare=None, env=None):
+    """What a test program of a project's view does: makes a place (`prepare` fills it), and runs itself again below proj-try,
+    where it does its work. The exit status; 77 where nothing can be mounted."""
+    ap = argparse.ArgumentParser()
+    ap.add_argument("--try", dest="program")
+    args = ap.parse_args()
+    if "VIEW" in os.environ:
+        return work()
+    if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
+        print("mounting needs root and /dev/fuse")
+        return 77
+    top = tempfile.mkdtemp(prefix=f"virga-{name}-", dir="/var/tmp")
+    try:
+        if prepare:
+            prepare(top)
+        return subprocess.run([args.program, top, sys.executable] + sys.argv, env={**os.environ, **(env or {})}).returncode
+    finally:
+        shutil.rmtree(top, ignore_errors=True)
+
+
 class Control:
     def __init__(self, path):
         self.s = socket.socket(socket.AF_UNIX)

@@ -3,15 +3,11 @@
 
     kept.py --try PROGRAM
 """
-import argparse
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from differential import Control  # noqa: E402
+from differential import Control, on_a_view  # noqa: E402
 
 WORD = b"a word that must not lie on the node's disk "
 OPEN = b"a word that may lie on the node's disk "
@@ -173,25 +169,12 @@ def work():
     return 0
 
 
-def main():
-    ap = argparse.ArgumentParser()
-    ap.add_argument("--try", dest="program")
-    args = ap.parse_args()
-    if "VIEW" in os.environ:
-        return work()
-    if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
-        print("mounting needs root and /dev/fuse")
-        return 77
-    top = tempfile.mkdtemp(prefix="virga-kept-", dir="/var/tmp")
-    try:
-        os.makedirs(top + "/client/p")
-        for name, word in ((".netrc", WORD), ("open", OPEN)):
-            with open(f"{top}/client/p/{name}", "wb") as f:
-                f.write(word * 300)
-        return subprocess.run([args.program, top, sys.executable] + sys.argv).returncode
-    finally:
-        shutil.rmtree(top, ignore_errors=True)
+def prepare(top):
+    os.makedirs(top + "/client/p")
+    for name, word in ((".netrc", WORD), ("open", OPEN)):
+        with open(f"{top}/client/p/{name}", "wb") as f:
+            f.write(word * 300)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(on_a_view(work, "kept", prepare))

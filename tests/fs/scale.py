@@ -5,17 +5,14 @@
 
 Every step must leave both sides alike; and the memory of both must not grow with the bytes, and little with the names.
 """
-import argparse
 import filecmp
 import os
 import shutil
-import subprocess
 import sys
-import tempfile
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from differential import Control, differences, tree  # noqa: E402
+from differential import Control, differences, on_a_view, tree  # noqa: E402
 
 LONG = os.environ.get("VIRGA_TEST_LONG") == "1"
 NAMES = 100_000 if LONG else 2_000
@@ -121,26 +118,13 @@ def work():
     return 0
 
 
-def main():
-    ap = argparse.ArgumentParser()
-    ap.add_argument("--try", dest="program")
-    args = ap.parse_args()
-    if "VIEW" in os.environ:
-        return work()
-    if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
-        print("mounting needs root and /dev/fuse")
-        return 77
-    top = tempfile.mkdtemp(prefix="virga-scale-", dir="/var/tmp")
-    try:
-        many = os.path.join(top, "client/p/many")
-        os.makedirs(many)
-        for i in range(NAMES):
-            with open(f"{many}/file-{i:06}", "w") as f:
-                f.write("x" * (i % 50))
-        return subprocess.run([args.program, top, sys.executable] + sys.argv).returncode
-    finally:
-        shutil.rmtree(top, ignore_errors=True)
+def prepare(top):
+    many = os.path.join(top, "client/p/many")
+    os.makedirs(many)
+    for i in range(NAMES):
+        with open(f"{many}/file-{i:06}", "w") as f:
+            f.write("x" * (i % 50))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(on_a_view(work, "scale", prepare))

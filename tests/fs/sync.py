@@ -3,16 +3,12 @@
 
     sync.py --try PROGRAM
 """
-import argparse
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
 import threading
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from differential import Control  # noqa: E402
+from differential import Control, on_a_view  # noqa: E402
 
 FILES = 200
 
@@ -103,21 +99,5 @@ def work():
     return 0
 
 
-def main():
-    ap = argparse.ArgumentParser()
-    ap.add_argument("--try", dest="program")
-    args = ap.parse_args()
-    if "VIEW" in os.environ:
-        return work()
-    if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
-        print("mounting needs root and /dev/fuse")
-        return 77
-    top = tempfile.mkdtemp(prefix="virga-sync-", dir="/var/tmp")
-    try:
-        return subprocess.run([args.program, top, sys.executable] + sys.argv, env=dict(os.environ, PROJ_SYNC="1")).returncode
-    finally:
-        shutil.rmtree(top, ignore_errors=True)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(on_a_view(work, "sync", env={"PROJ_SYNC": "1"}))
