@@ -18,7 +18,16 @@
     63 /* pool names: letters, digits, '.', '_', '-'; starts with a letter or digit */
 
 enum vg_network { VG_NETWORK_NAT, VG_NETWORK_HOST, VG_NETWORK_NONE };
-enum vg_pool_class { VG_CLASS_DEDICATED };
+/* How a GPU of the pool is given, and what its holders share when one of them fails: docs/gpu.md.
+ */
+enum vg_pool_class {
+    VG_CLASS_DEDICATED,
+    VG_CLASS_SHARED, /* by time slices, a context of its own for each task */
+    VG_CLASS_MPS,    /* by NVIDIA's server, one context for all */
+    VG_CLASS_MIG,    /* cut by the card itself */
+    VG_CLASS_BARE,   /* the whole node */
+    VG_CLASSES
+};
 
 const char *vg_network_name(enum vg_network n); /* "nat", as in Start.network */
 const char *vg_pool_class_name(enum vg_pool_class c);

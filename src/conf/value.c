@@ -133,15 +133,23 @@ static const char *const networks[] = {
     [VG_NETWORK_HOST] = "host",
     [VG_NETWORK_NONE] = "none",
 };
-static const char *const classes[] = {[VG_CLASS_DEDICATED] = "dedicated"};
-static const char *const later[] = {"shared", "mig", "bare-metal"};
+static const struct {
+    const char *name;
+    bool offered;
+} classes[VG_CLASSES] = {
+    [VG_CLASS_DEDICATED] = {"dedicated", true},
+    [VG_CLASS_SHARED] = {"shared", false},
+    [VG_CLASS_MPS] = {"mps", false},
+    [VG_CLASS_MIG] = {"mig", false},
+    [VG_CLASS_BARE] = {"bare-metal", false},
+};
 
 const char *vg_network_name(enum vg_network n) {
     return (unsigned)n < VG_COUNT(networks) ? networks[n] : "?";
 }
 
 const char *vg_pool_class_name(enum vg_pool_class c) {
-    return (unsigned)c < VG_COUNT(classes) ? classes[c] : "?";
+    return (unsigned)c < VG_COUNT(classes) ? classes[c].name : "?";
 }
 
 static const char *const placements[] = {
@@ -211,13 +219,15 @@ static int read_when(struct parse *p, const yaml_node_t *node, const struct key 
 
 static int read_class(struct parse *p, const yaml_node_t *node, const struct key *key,
                       const char *s, enum vg_pool_class *place) {
-    for (unsigned i = 0; i < VG_COUNT(later); i++)
-        if (strcmp(s, later[i]) == 0)
+    for (unsigned i = 0; i < VG_COUNT(classes); i++) {
+        if (strcmp(s, classes[i].name) != 0)
+            continue;
+        if (!classes[i].offered)
             return parse_fail(p, node, "class '%s' is not offered yet; use 'dedicated'", s);
-    if (strcmp(s, classes[VG_CLASS_DEDICATED]) != 0)
-        return fail_value(p, node, key, s, "dedicated");
-    *place = VG_CLASS_DEDICATED;
-    return 0;
+        *place = (enum vg_pool_class)i;
+        return 0;
+    }
+    return fail_value(p, node, key, s, "dedicated");
 }
 
 static int read_scalar(struct parse *p, const yaml_node_t *node, const struct key *key,

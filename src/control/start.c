@@ -70,6 +70,7 @@ void vg_start_send(struct vg_job *j, struct vg_nodelink *a) {
     m.who = t->who;
     m.grant = &grant;
     m.network = (char *)vg_network_name(pool ? pool->network : VG_NETWORK_NAT);
+    m.class_name = (char *)vg_pool_class_name(pool ? pool->class : VG_CLASS_DEDICATED);
     m.n_gpu = gpu_list(t->gpus, gpus);
     m.gpu = gpus;
     m.stream = io.stream;
