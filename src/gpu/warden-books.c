@@ -28,8 +28,33 @@ void vg_wbooks_give(struct vg_warden *w, uint64_t bytes) {
 void vg_wmem_unref(struct vg_warden *w, struct vg_wmem *mem) {
     if (!mem || --mem->refs)
         return;
+    mem->owner->used_bytes -= mem->bytes;
     vg_wbooks_give(w, mem->bytes);
     free(mem);
+}
+
+struct vg_wmem *vg_wmem_new(struct vg_warden *w, uint64_t process, uint64_t bytes) {
+    struct vg_wprocess *p = vg_wbooks_process(w, process);
+    struct vg_wmem *mem = p ? vg_alloc(sizeof(*mem)) : NULL;
+    if (!mem)
+        return NULL;
+    *mem = (struct vg_wmem){bytes, 1, p};
+    p->used_bytes += bytes;
+    return mem;
+}
+
+struct vg_wprocess *vg_wbooks_process(struct vg_warden *w, uint64_t number) {
+    struct vg_wprocess *p = vg_map_get_u64(&w->processes, number);
+    if (p)
+        return p;
+    p = vg_alloc(sizeof(*p));
+    if (!p || vg_map_put_u64(&w->processes, number, p) < 0) {
+        free(p);
+        return NULL;
+    }
+    p->number = number;
+    vg_list_push_back(&w->in_order, &p->all);
+    return p;
 }
 
 struct vg_wclient *vg_wbooks_client(struct vg_warden *w, uint32_t handle) {
@@ -38,6 +63,8 @@ struct vg_wclient *vg_wbooks_client(struct vg_warden *w, uint32_t handle) {
 
 int vg_wbooks_add_client(struct vg_warden *w, uint32_t handle, uint64_t process, int fd,
                          struct vg_wclient **ret) {
+    if (w->stat.clients >= VG_WARDEN_CLIENTS_MAX)
+        return -EMFILE;
     struct vg_wclient *c = vg_alloc(sizeof(*c));
     if (!c)
         return -ENOMEM;

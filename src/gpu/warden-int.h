@@ -9,6 +9,7 @@
 struct vg_wmem {
     uint64_t bytes;
     uint32_t refs;
+    struct vg_wprocess *owner; /* borrowed: names of it are its own only, so it outlives them */
 };
 
 struct vg_wobject {
@@ -29,7 +30,10 @@ struct vg_wclient {
 };
 
 struct vg_wprocess {
+    uint64_t number;
+    uint64_t used_bytes; /* managed memory included */
     uint64_t managed_bytes;
+    struct vg_list all;
 };
 
 struct vg_warden {
@@ -37,6 +41,7 @@ struct vg_warden {
     struct vg_map clients;   /* handle -> vg_wclient */
     struct vg_map objects;   /* client and handle -> vg_wobject */
     struct vg_map processes; /* number -> vg_wprocess */
+    struct vg_list in_order; /* of processes */
     struct vg_warden_stat stat;
     uint32_t slice_usec;
 };
@@ -47,6 +52,8 @@ bool vg_wbooks_fits(const struct vg_warden *w, uint64_t bytes);
 void vg_wbooks_take(struct vg_warden *w, uint64_t bytes);
 void vg_wbooks_give(struct vg_warden *w, uint64_t bytes);
 
+/* The process of that number, new when it has none; NULL: no memory. */
+struct vg_wprocess *vg_wbooks_process(struct vg_warden *w, uint64_t number);
 struct vg_wclient *vg_wbooks_client(struct vg_warden *w, uint32_t handle);
 /* Takes `fd` on success. */
 int vg_wbooks_add_client(struct vg_warden *w, uint32_t handle, uint64_t process, int fd,
@@ -59,4 +66,6 @@ int vg_wbooks_add(struct vg_warden *w, struct vg_wclient *c, uint32_t parent, ui
 /* The object and all below it; a client by its own handle. */
 void vg_wbooks_remove(struct vg_warden *w, uint32_t client, uint32_t handle);
 void vg_wbooks_drop_client(struct vg_warden *w, struct vg_wclient *c);
+/* For bytes that are taken already; NULL: no memory. */
+struct vg_wmem *vg_wmem_new(struct vg_warden *w, uint64_t process, uint64_t bytes);
 void vg_wmem_unref(struct vg_warden *w, struct vg_wmem *mem);

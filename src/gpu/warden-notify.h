@@ -20,6 +20,10 @@
    tables out. */
 void vg_warden_filter(struct sock_fprog *ret);
 
+#define VG_WARDEN_PROCESSES_MAX 4096u /* of a task at one time that talk to the driver */
+#define VG_WARDEN_SHOWN_MAX 256u
+#define VG_WARDEN_TELLS_PER_SECOND 50u
+
 struct vg_warden_setup {
     int listener;               /* taken */
     const char *const *devices; /* of the task's GPUs; opened and kept */
@@ -30,8 +34,12 @@ struct vg_warden_setup {
     /* NULL: the real thing. Tests put a driver of their own here. */
     int64_t (*issue)(void *ud, uint64_t process, int fd, uint32_t cmd, void *arg);
     void *ud;
-    /* Told from the thread after each change, to be shown; may be NULL. */
+    /* Told from the thread, to be shown; may be NULL. The sums: after each change, before the task
+       hears the answer to the call that made it. What each process holds (the first
+       VG_WARDEN_SHOWN_MAX of those that hold anything, with their pids): at most
+       VG_WARDEN_TELLS_PER_SECOND; how it is in the end is always told. */
     void (*changed)(void *ud, const struct vg_warden_stat *stat);
+    void (*processes)(void *ud, const struct vg_warden_process *process, size_t n);
 };
 
 struct vg_warden_watch;
@@ -42,3 +50,6 @@ int vg_warden_start(const struct vg_warden_setup *setup, struct vg_warden_watch 
 void vg_warden_stop(struct vg_warden_watch *t);
 void vg_warden_set(struct vg_warden_watch *t, uint64_t limit_bytes, uint32_t slice_usec);
 void vg_warden_look(struct vg_warden_watch *t, struct vg_warden_stat *ret);
+/* As `processes` was told last; how many. */
+size_t vg_warden_look_processes(struct vg_warden_watch *t, struct vg_warden_process *ret,
+                                size_t max);

@@ -26,6 +26,7 @@ int vg_warden_new(const struct vg_warden_ops *ops, uint64_t limit_bytes, struct 
     if (!w)
         return -ENOMEM;
     w->ops = *ops;
+    vg_list_init(&w->in_order);
     w->stat.limit_bytes = limit_bytes;
     *ret = w;
     return 0;
@@ -228,17 +229,17 @@ static int enter(struct vg_warden *w, const struct vg_warden_call *k, const stru
     struct vg_wmem *mem = NULL;
     int r = know_client(w, k, q->a.client, &c);
     if (r >= 0 && bytes) {
-        mem = vg_alloc(sizeof(*mem));
+        mem = vg_wmem_new(w, c->process, bytes);
         if (!mem)
             r = -ENOMEM;
-        else
-            *mem = (struct vg_wmem){bytes, 1};
     }
     if (r >= 0)
         r = vg_wbooks_add(w, c, q->a.parent, q->a.object, q->a.class_id, mem);
-    if (r < 0)
+    if (r < 0 && mem) {
+        mem->owner->used_bytes -= bytes;
         free(mem);
-    else if (q->a.class_id == VG_RM_CLASS_CHANNEL_GROUP)
+    }
+    if (r >= 0 && q->a.class_id == VG_RM_CLASS_CHANNEL_GROUP)
         set_slice(w, vg_wbooks_object(w, q->a.client, q->a.object));
     return r;
 }
@@ -422,21 +423,10 @@ struct vg_warden_answer vg_warden_ioctl(struct vg_warden *w, const struct vg_war
 
 /* ---- managed memory, processes --------------------------------------------------------------- */
 
-static struct vg_wprocess *process_of(struct vg_warden *w, uint64_t process) {
-    struct vg_wprocess *p = vg_map_get_u64(&w->processes, process);
-    if (p)
-        return p;
-    p = vg_alloc(sizeof(*p));
-    if (p && vg_map_put_u64(&w->processes, process, p) < 0) {
-        free(p);
-        p = NULL;
-    }
-    return p;
-}
-
 static void set_managed(struct vg_warden *w, struct vg_wprocess *p, uint64_t bytes) {
     vg_wbooks_give(w, p->managed_bytes);
     w->stat.managed_bytes -= p->managed_bytes;
+    p->used_bytes += bytes - p->managed_bytes;
     p->managed_bytes = bytes;
     w->stat.managed_bytes += bytes;
     vg_wbooks_take(w, bytes);
@@ -449,7 +439,7 @@ void vg_warden_managed_now(struct vg_warden *w, uint64_t process, uint64_t mappe
 }
 
 bool vg_warden_managed(struct vg_warden *w, uint64_t process, uint64_t mapped, uint64_t bytes) {
-    struct vg_wprocess *p = process_of(w, process);
+    struct vg_wprocess *p = vg_wbooks_process(w, process);
     uint64_t need = rounded(bytes);
     if (!p)
         return false;
@@ -476,8 +466,10 @@ void vg_warden_gone(struct vg_warden *w, uint64_t process) {
         }
     } while (c);
     struct vg_wprocess *p = vg_map_del_u64(&w->processes, process);
-    if (p)
-        set_managed(w, p, 0);
+    if (!p)
+        return;
+    set_managed(w, p, 0);
+    vg_list_remove(&p->all);
     free(p);
 }
 
@@ -492,4 +484,14 @@ bool vg_warden_audit(const struct vg_warden *w, uint64_t card, uint64_t slack_by
 
 void vg_warden_stat(const struct vg_warden *w, struct vg_warden_stat *ret) {
     *ret = w->stat;
+}
+
+size_t vg_warden_processes(const struct vg_warden *w, struct vg_warden_process *ret, size_t max) {
+    size_t n = 0;
+    for (struct vg_list *l = w->in_order.next; l != &w->in_order && n < max; l = l->next) {
+        const struct vg_wprocess *p = vg_list_entry(l, struct vg_wprocess, all);
+        if (p->used_bytes)
+            ret[n++] = (struct vg_warden_process){p->number, 0, 0, p->used_bytes, p->managed_bytes};
+    }
+    return n;
 }

@@ -18,8 +18,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #define VG_WARDEN_OBJECTS_MAX 262144u /* a task's, over all its processes */
+#define VG_WARDEN_CLIENTS_MAX 4096u   /* each keeps a descriptor */
 #define VG_WARDEN_PARAMS_MAX 4096u
 
 struct vg_warden;
@@ -59,6 +61,13 @@ struct vg_warden_stat {
     uint32_t objects, clients, groups;
 };
 
+struct vg_warden_process {
+    uint64_t process;    /* as in the call */
+    pid_t pid, task_pid; /* here, and inside the task; 0: whoever brought the call knows them */
+    uint64_t used_bytes; /* managed memory included */
+    uint64_t managed_bytes;
+};
+
 int vg_warden_new(const struct vg_warden_ops *ops, uint64_t limit_bytes, struct vg_warden **ret);
 void vg_warden_free(struct vg_warden *w);
 
@@ -85,3 +94,6 @@ uint32_t vg_warden_assert_slices(struct vg_warden *w);
 bool vg_warden_audit(const struct vg_warden *w, uint64_t card_bytes, uint64_t slack_bytes);
 
 void vg_warden_stat(const struct vg_warden *w, struct vg_warden_stat *ret);
+/* The processes that hold anything, in the order of their first allocation; at most `max`: how
+   many. What they hold is together what is used, between calls. */
+size_t vg_warden_processes(const struct vg_warden *w, struct vg_warden_process *ret, size_t max);

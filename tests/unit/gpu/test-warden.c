@@ -104,7 +104,17 @@ static struct vg_warden_stat stat(struct world *v) {
     return s;
 }
 
+static uint64_t sum_of_processes(struct world *v) {
+    struct vg_warden_process p[8];
+    uint64_t sum = 0;
+    size_t n = vg_warden_processes(v->w, p, 8);
+    for (size_t i = 0; i < n; i++)
+        sum += p[i].used_bytes;
+    return sum;
+}
+
 static void same(struct world *v) {
+    cr_expect(eq(u64, stat(v).used_bytes, sum_of_processes(v)));
     cr_expect(eq(u64, stat(v).used_bytes, fake_rm_used(v->rm)));
     cr_expect(le(u64, fake_rm_peak(v->rm), CAP), "the card gave more than the share");
 }
@@ -260,7 +270,13 @@ Test(warden, a_process_that_ends_gives_everything_back) {
     theirs = a.object;
     cr_expect(vg_warden_managed(v.w, 1, 0, 20 * MIB));
     cr_expect(eq(u64, stat(&v).used_bytes, 60 * MIB));
+    struct vg_warden_process p[2];
+    cr_assert(eq(sz, vg_warden_processes(v.w, p, 2), 2));
+    cr_expect(p[0].process == 1 && p[0].used_bytes == 50 * MIB && p[0].managed_bytes == 20 * MIB);
+    cr_expect(p[1].process == 2 && p[1].used_bytes == 10 * MIB && p[1].managed_bytes == 0);
+    cr_expect(eq(sz, vg_warden_processes(v.w, p, 1), 1));
     vg_warden_gone(v.w, 1);
+    cr_expect(vg_warden_processes(v.w, p, 2) == 1 && p[0].process == 2);
     cr_expect(eq(u64, stat(&v).used_bytes, 10 * MIB));
     same(&v);
     vg_warden_gone(v.w, 1);
@@ -407,6 +423,7 @@ Test(warden, random_calls_keep_the_books_right) {
                     known[who][(unsigned)rand() % 64] = d.object;
             }
             cr_assert(eq(u64, stat(&v).used_bytes, fake_rm_used(v.rm)), "seed %u step %d", seed, i);
+            cr_assert(eq(u64, stat(&v).used_bytes, sum_of_processes(&v)));
             cr_assert(le(u64, fake_rm_used(v.rm), CAP));
         }
         for (uint64_t p = 1; p <= 3; p++)
