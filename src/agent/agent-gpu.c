@@ -10,7 +10,7 @@
 
 void vg_agent_find_driver(struct vg_agent *a, char *const *patterns, size_t n) {
     struct vg_driver d;
-    struct vg_driver_where w = {.root = "",
+    struct vg_driver_where w = {.root = a->gpus.root,
                                 .library_path = getenv("LD_LIBRARY_PATH"),
                                 .patterns = patterns,
                                 .n_patterns = n};

@@ -262,8 +262,9 @@ static void know_machine(struct vg_agent *a) {
         snprintf(a->name, sizeof(a->name), "%s", a->conf.name);
     else if (gethostname(a->name, sizeof(a->name) - 1) < 0)
         snprintf(a->name, sizeof(a->name), "node");
+    vg_auto_free char *fake_root = vg_agent_path(a, "fake-gpus");
     if (a->conf.fake_gpus)
-        vg_gpus_fake((size_t)a->conf.gpus, &a->gpus);
+        vg_gpus_fake((size_t)a->conf.gpus, fake_root, &a->gpus);
     else
         vg_gpus_find("", a->conf.gpus, a->conf.gpu_model, &a->gpus);
     vg_agent_find_driver(a, NULL, 0);

@@ -4,8 +4,10 @@
 #include "agent/keeper-int.h"
 #include "base/log.h"
 #include "base/util.h"
+#include "gpu/fake-call.h"
 #include "gpu/warden-notify.h"
 
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -17,6 +19,23 @@ bool kgpu_is_share(const struct ktask *t) {
     return g && g->gpu_milli && t->start->n_gpu;
 }
 
+/* A simulated card's driver is a process of a test's. */
+static int64_t call_simulated(void *ud, uint64_t process, int fd, uint32_t cmd, void *arg) {
+    (void)ud;
+    (void)process;
+    return vg_fake_call(fd, cmd, arg, true);
+}
+
+static void simulate(const char *root, struct vg_warden_setup *setup) {
+    char path[PATH_MAX];
+    struct stat st = {0};
+    snprintf(path, sizeof(path), "%s/dev/nvidia-uvm", root);
+    (void)stat(path, &st);
+    setup->issue = call_simulated;
+    setup->managed_on = st.st_dev;
+    setup->managed_ino = st.st_ino;
+}
+
 void kgpu_watched(struct keeper *k, struct ktask *t, int listener) {
     char path[VG_GPU_PATH];
     const char *device = NULL;
@@ -24,18 +43,20 @@ void kgpu_watched(struct keeper *k, struct ktask *t, int listener) {
     struct vg_err err = VG_ERR_INIT;
     const struct vg_gpus *g = k->birth.gpus;
     for (size_t i = 0; g && i < g->n; i++)
-        if (g->gpu[i].index == t->start->gpu[0] && g->gpu[i].minor >= 0) {
+        if (g->gpu[i].index == t->start->gpu[0] && g->gpu[i].minor >= 0 && !g->root[0]) {
             snprintf(path, sizeof(path), "/dev/nvidia%d", g->gpu[i].minor);
             device = path;
         }
     (void)stat("/dev/nvidia-uvm", &st);
-    const struct vg_warden_setup setup = {.listener = listener,
-                                          .devices = &device,
-                                          .n_devices = device ? 1 : 0,
-                                          .limit_bytes = t->start->grant->gpu_mem_bytes,
-                                          .slice_usec =
-                                              t->slice_usec ? t->slice_usec : SLICE_DEFAULT_USEC,
-                                          .managed_device = st.st_rdev};
+    struct vg_warden_setup setup = {.listener = listener,
+                                    .devices = &device,
+                                    .n_devices = device ? 1 : 0,
+                                    .limit_bytes = t->start->grant->gpu_mem_bytes,
+                                    .slice_usec =
+                                        t->slice_usec ? t->slice_usec : SLICE_DEFAULT_USEC,
+                                    .managed_device = st.st_rdev};
+    if (g && g->root[0])
+        simulate(g->root, &setup);
     if (vg_warden_start(&setup, &t->watch, &err) < 0)
         ktask_kill(k, t, SIGKILL, 0, err.msg);
 }

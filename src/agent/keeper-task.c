@@ -443,10 +443,10 @@ static int do_exec(struct keeper *k, struct ktask *t, struct stdio *s, int cwd_f
     struct vg_device devices[VG_COUNT(dev_paths)];
     size_t n_dev = 0;
     if (st->n_gpu && k->birth.gpus)
-        n_dev =
-            vg_gpu_devices(k->birth.gpus, "", st->gpu, st->n_gpu, dev_paths, VG_COUNT(dev_paths));
+        n_dev = vg_gpu_devices(k->birth.gpus, k->birth.gpus->root, st->gpu, st->n_gpu, dev_paths,
+                               VG_COUNT(dev_paths));
     for (size_t i = 0; i < n_dev; i++)
-        devices[i] = (struct vg_device){.path = dev_paths[i]};
+        devices[i] = (struct vg_device){.path = dev_paths[i], .root = k->birth.gpus->root};
     struct vg_limits lim = {0};
     if (g)
         lim = (struct vg_limits){g->cpu_milli, g->mem_bytes, g->pids, g->disk_bytes};

@@ -120,6 +120,7 @@ static void find_amd(const char *root, struct vg_gpus *g) {
 
 void vg_gpus_find(const char *root, int64_t count, const char *model, struct vg_gpus *ret) {
     ret->n = ret->n_common = 0;
+    ret->root[0] = 0;
     if (count == 0)
         return;
     find_in_proc(root, ret);
@@ -138,12 +139,31 @@ void vg_gpus_find(const char *root, int64_t count, const char *model, struct vg_
         snprintf(ret->gpu[i].model, sizeof(ret->gpu[i].model), "%s", model);
 }
 
-void vg_gpus_fake(size_t n, struct vg_gpus *ret) {
+static bool is_socket(const char *root, const char *path) {
+    char full[PATH_MAX];
+    struct stat st;
+    snprintf(full, sizeof(full), "%s%s", root, path);
+    return stat(full, &st) == 0 && S_ISSOCK(st.st_mode);
+}
+
+void vg_gpus_fake(size_t n, const char *root, struct vg_gpus *ret) {
+    char path[VG_GPU_PATH];
     ret->n = VG_MIN(n, (size_t)VG_GPUS_MAX);
     ret->n_common = 0;
-    for (size_t i = 0; i < ret->n; i++)
-        ret->gpu[i] = (struct vg_gpu){
+    ret->root[0] = 0;
+    if (root && strlen(root) < sizeof(ret->root) && is_socket(root, "/dev/nvidiactl"))
+        snprintf(ret->root, sizeof(ret->root), "%s", root);
+    for (size_t i = 0; i < ret->n; i++) {
+        struct vg_gpu *g = &ret->gpu[i];
+        *g = (struct vg_gpu){
             .vendor = VG_CARD_FAKE, .index = (uint32_t)i, .minor = -1, .model = "Simulated GPU"};
+        snprintf(path, sizeof(path), "/dev/nvidia%zu", i);
+        if (!ret->root[0] || !is_socket(root, path))
+            continue;
+        g->minor = (int)i;
+        /* "simulated", and which */
+        snprintf(g->uuid, sizeof(g->uuid), "GPU-73696d75-6c61-7465-6400-%012zx", i);
+    }
 }
 
 /* The number of /dev/nvidiaN; -1: another node. */

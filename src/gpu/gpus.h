@@ -29,17 +29,22 @@ struct vg_gpus {
     size_t n;
     char common[VG_GPU_COMMON_MAX][VG_GPU_PATH]; /* that a specification adds to the driver's own */
     size_t n_common;
+    /* Stands before /dev and the driver's other folders: a folder with sockets for device nodes,
+       behind which a test's driver is (fake-call.h). Empty for cards that are there. */
+    char root[256];
 };
 
 /* `count` < 0: as many as there are. `model` NULL: as the driver calls it. `root` is "" in life and
    a folder that stands for / in tests. */
 void vg_gpus_find(const char *root, int64_t count, const char *model, struct vg_gpus *ret);
-/* So many that are not there (card.h): for tests and demonstrations. */
-void vg_gpus_fake(size_t n, struct vg_gpus *ret);
+/* So many that are not there (card.h): for tests and demonstrations. They have device nodes where
+   `root`/dev has them, which then has sockets; see vg_gpus.root. NULL: none. */
+void vg_gpus_fake(size_t n, const char *root, struct vg_gpus *ret);
 /* Adds the device nodes that a specification gives to these GPUs, known by their own node. */
 void vg_gpus_take_cdi(struct vg_gpus *g, const struct vg_cdi *c);
 /* Device nodes that a task with these GPUs needs (its own and the driver's common ones), as paths
-   below /dev. Returns how many; at most `max`. */
+   below /dev; `root` stands before them where they are looked for. Returns how many; at most `max`.
+ */
 size_t vg_gpu_devices(const struct vg_gpus *g, const char *root, const uint32_t *index, size_t n,
                       char (*ret)[VG_GPU_PATH], size_t max);
 /* The value of CUDA_VISIBLE_DEVICES for these: UUIDs where all are known, else numbers. */

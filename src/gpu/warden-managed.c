@@ -33,8 +33,12 @@ static uint64_t managed_now(const struct vg_warden_watch *t, const struct vg_wca
 static bool is_managed(struct vg_warden_watch *t, struct vg_wcaller *c, int fd) {
     struct stat st;
     int own = vg_wcaller_borrow(c, fd);
-    bool yes = own >= 0 && t->setup.managed_device && fstat(own, &st) == 0 && S_ISCHR(st.st_mode) &&
-               st.st_rdev == t->setup.managed_device;
+    bool yes = own >= 0 && fstat(own, &st) == 0;
+    if (yes && t->setup.issue && t->setup.managed_ino)
+        yes = st.st_dev == t->setup.managed_on && st.st_ino == t->setup.managed_ino;
+    else if (yes)
+        yes =
+            t->setup.managed_device && S_ISCHR(st.st_mode) && st.st_rdev == t->setup.managed_device;
     if (yes) {
         t->managed_on = st.st_dev;
         t->managed_ino = st.st_ino;

@@ -31,7 +31,10 @@ struct vg_warden_setup {
     uint64_t limit_bytes;
     uint32_t slice_usec;
     dev_t managed_device; /* of /dev/nvidia-uvm; 0: there is none */
-    /* NULL: the real thing. Tests put a driver of their own here. */
+    /* NULL: the real thing. Tests and simulated cards put a driver of their own here; a simulated
+       card's managed-memory device is the file of this name. */
+    dev_t managed_on;
+    ino_t managed_ino;
     int64_t (*issue)(void *ud, uint64_t process, int fd, uint32_t cmd, void *arg);
     void *ud;
     /* Told from the thread, to be shown; may be NULL. The sums: after each change, before the task

@@ -262,6 +262,7 @@ struct node {
     const char *path;
     dev_t dev;
     mode_t mode;
+    int bound; /* owned: a mount that stands for the device; -1: it is one */
 };
 
 /* A /dev of the sandbox's own over the shared one: its pts and shm are carried over. */
@@ -282,6 +283,12 @@ static int make_private_dev(struct vg_sandbox *sb) {
     return 0;
 }
 
+static int place_bound(int dir, const char *base, int bound) {
+    if (mknodat(dir, base, S_IFREG | 0444, 0) < 0)
+        return errno == EEXIST ? 0 : -errno;
+    return vg_sys_move_mount(bound, "", dir, base, MOVE_MOUNT_F_EMPTY_PATH) < 0 ? -errno : 0;
+}
+
 static int place_devices(struct vg_sandbox *sb, const struct node *nodes, size_t n) {
     const unsigned long flags = MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NOEXEC;
     uid_t uid = vg_sandbox_map_uid(sb, 0);
@@ -297,6 +304,8 @@ static int place_devices(struct vg_sandbox *sb, const struct node *nodes, size_t
         const char *base = strrchr(nodes[i].path, '/') + 1;
         if (dir < 0)
             r = dir;
+        else if (nodes[i].bound >= 0)
+            r = place_bound(dir, base, nodes[i].bound);
         else if (mknodat(dir, base, nodes[i].mode, nodes[i].dev) < 0)
             r = errno == EEXIST ? 0 : -errno;
         else if (fchownat(dir, base, uid, gid, AT_SYMLINK_NOFOLLOW) < 0)
@@ -308,33 +317,55 @@ static int place_devices(struct vg_sandbox *sb, const struct node *nodes, size_t
     return r;
 }
 
+/* A device of the machine's, or what stands for one that is simulated. */
+static int take_device(struct vg_sandbox *sb, const struct vg_device *d, struct node *ret,
+                       struct vg_err *err) {
+    struct stat st;
+    const char *path = d->path;
+    bool simulated = d->root && d->root[0];
+    *ret = (struct node){.path = path, .bound = -1};
+    if (strncmp(path, "/dev/", 5) || strstr(path, "/../"))
+        return vg_err_set(err, VG_INVALID, "%s is not below /dev", path);
+    if (simulated) {
+        char full[PATH_MAX];
+        snprintf(full, sizeof(full), "%s%s", d->root, path);
+        vg_auto_fd int fd = open(full, O_PATH | O_CLOEXEC);
+        ret->bound = fd < 0 ? -errno : clone_tree(fd, 0, -1, false);
+        return ret->bound < 0 ? vg_err_sys(err, ret->bound, "cannot find simulated device %s", full)
+                              : 0;
+    }
+    if (stat(path, &st) < 0)
+        return vg_err_sys(err, errno, "cannot find device %s", path);
+    if (!S_ISCHR(st.st_mode))
+        return vg_err_set(err, VG_INVALID, "%s is not a character device", path);
+    ret->dev = st.st_rdev;
+    ret->mode = S_IFCHR | (st.st_mode & 0666);
+    sb->devs[sb->n_devs++] = st.st_rdev;
+    return 0;
+}
+
 int vg_sb_add_devices(struct vg_sandbox *sb, const struct vg_exec *x, struct vg_err *err) {
     struct node nodes[VG_CG_DEVS_MAX];
-    int cwd;
+    size_t n = 0;
+    int cwd, r = 0;
     if (!x->n_devices)
         return 0;
     if (x->n_devices > VG_CG_DEVS_MAX || sb->n_devs + x->n_devices > VG_CG_DEVS_MAX)
         return vg_err_set(err, VG_TOO_BIG, "too many devices are asked for");
-    for (size_t i = 0; i < x->n_devices; i++) {
-        struct stat st;
-        const char *path = x->devices[i].path;
-        if (strncmp(path, "/dev/", 5) || strstr(path, "/../"))
-            return vg_err_set(err, VG_INVALID, "%s is not below /dev", path);
-        if (stat(path, &st) < 0)
-            return vg_err_sys(err, errno, "cannot find device %s", path);
-        if (!S_ISCHR(st.st_mode))
-            return vg_err_set(err, VG_INVALID, "%s is not a character device", path);
-        nodes[i] = (struct node){path, st.st_rdev, S_IFCHR | (st.st_mode & 0666)};
-        sb->devs[sb->n_devs++] = st.st_rdev;
-    }
-    int r = vg_cg_devices(&sb->node->cg, sb->name, sb->pid, sb->devs, sb->n_devs);
+    for (; r >= 0 && n < x->n_devices; n++)
+        r = take_device(sb, &x->devices[n], &nodes[n], err);
+    bool taken = r >= 0;
+    if (taken)
+        r = vg_cg_devices(&sb->node->cg, sb->name, sb->pid, sb->devs, sb->n_devs);
     if (r >= 0)
         r = step_in(sb, &cwd);
     if (r >= 0) {
-        r = place_devices(sb, nodes, x->n_devices);
+        r = place_devices(sb, nodes, n);
         step_out(sb, cwd);
     }
-    return r < 0 ? vg_err_sys(err, r, "cannot give devices to the sandbox") : 0;
+    while (n)
+        vg_close(&nodes[--n].bound);
+    return r >= 0 ? 0 : taken ? vg_err_sys(err, r, "cannot give devices to the sandbox") : r;
 }
 
 /* ---- scratch size

@@ -116,6 +116,9 @@ struct vg_bind {
 
 struct vg_device {
     const char *path; /* /dev/nvidia0 */
+    /* Not NULL nor "": a device that is simulated. What lies at `path` below this folder of the
+       node's, a socket or a file, is bound in its place. */
+    const char *root;
 };
 
 struct vg_exec {

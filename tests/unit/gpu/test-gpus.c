@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 static char root[] = "/tmp/vg-gpu-XXXXXX";
@@ -192,8 +194,36 @@ Test(gpu, simulated_cards_have_no_nodes) {
     struct vg_gpus g;
     char path[8][VG_GPU_PATH];
     uint32_t index = 0;
-    vg_gpus_fake(2, &g);
+    two_cards(); /* what are files cannot be theirs, nor can a machine's */
+    vg_gpus_fake(2, root, &g);
     cr_assert_eq(g.n, 2);
     cr_assert_eq(g.gpu[1].vendor, VG_CARD_FAKE);
-    cr_assert_eq(vg_gpu_devices(&g, root, &index, 1, path, 8), 0);
+    cr_assert_str_eq(g.root, "");
+    cr_assert_eq(vg_gpu_devices(&g, g.root, &index, 1, path, 8), 0);
+}
+
+static void put_socket(const char *name) {
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    snprintf(at.sun_path, sizeof(at.sun_path), "%s/dev/%s", root, name);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+    cr_assert(fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof(at)) == 0);
+    close(fd);
+}
+
+Test(gpu, simulated_cards_have_the_nodes_that_a_driver_for_them_made) {
+    struct vg_gpus g;
+    char path[8][VG_GPU_PATH];
+    uint32_t index = 1;
+    put("/dev/nvidia-uvm", "");
+    put_socket("nvidiactl");
+    put_socket("nvidia1");
+    vg_gpus_fake(2, root, &g);
+    cr_assert_str_eq(g.root, root);
+    cr_assert_eq(g.gpu[0].minor, -1);
+    cr_assert_eq(g.gpu[1].minor, 1);
+    cr_assert_str_eq(g.gpu[1].uuid, "GPU-73696d75-6c61-7465-6400-000000000001");
+    cr_assert_eq(vg_gpu_devices(&g, g.root, &index, 1, path, 8), 3);
+    cr_assert_str_eq(path[0], "/dev/nvidia1");
+    cr_assert_str_eq(path[1], "/dev/nvidiactl");
+    cr_assert_str_eq(path[2], "/dev/nvidia-uvm");
 }
