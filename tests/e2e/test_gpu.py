@@ -8,7 +8,7 @@ import signal
 import sqlite3
 
 import pytest
-from virga import Cloud, read_bytes, status_field, pids, wait_for
+from virga import Cloud, Terminal, read_bytes, status_field, pids, wait_for
 
 CONFIG = """
 lease: 20s
@@ -214,6 +214,16 @@ def test_an_idle_task_is_warned_and_ended_and_a_busy_or_exempt_one_is_not(cloud,
     t = cloud.task(exempt)
     assert t["state"] == "running" and t["gpu_usage"]["idle_usec"] > 1_000_000
     cloud.virga("task", "cancel", busy, exempt, check=0)
+
+
+def test_an_idle_notebook_is_told_on_its_terminal_and_ended(cloud, cards):
+    with Terminal(["vrun", "-P", "strict", "--gpus", "1", "python3", "-q", "-i"], cloud.env, cloud.work) as t:
+        t.expect(">>> ")
+        t.send("print(6 * 7)\n")
+        t.expect(r"42\r?\n")
+        t.expect("its GPU has not been used for .*; pool 'strict' ends such tasks after 2.0 s")
+        t.expect("ended because its GPU was not used")
+        assert t.wait() != 0
 
 
 def test_a_watcher_that_dies_is_replaced_and_nobody_suffers(cloud, cards):
