@@ -96,6 +96,11 @@ static struct etask *next_pinned(struct vg_eng *e) {
 
 /* --- shapes --- */
 
+static void wait_at_limit(struct vg_eng *e, struct etenant *full, struct shape *s) {
+    vg_tenant_cap(e, full, s);
+    vg_shape_settle(e, s);
+}
+
 /* Tries the shape's head. Starting it is either *single, or several decisions in `out`. */
 static void try_shape(struct vg_eng *e, struct shape *s, struct etask **single) {
     struct etask *t = vg_shape_head(e, s);
@@ -103,18 +108,22 @@ static void try_shape(struct vg_eng *e, struct shape *s, struct etask **single) 
     struct spot at;
     struct etenant *full = vg_tenant_at_limit(e, t->tenant, s->fit, s->members);
     if (full) {
-        vg_tenant_cap(e, full, s);
-        vg_shape_settle(e, s);
+        wait_at_limit(e, full, s);
         return;
     }
     if (t->gang && t->gang->waits) {
-        if (vg_gang_try(e, s, t, &code))
+        if (vg_gang_try(e, s, t, &full, &code))
             return;
     } else if (vg_fit_find(e, s->fit, s, until_of(e, vg_run_class_max(s->run_class)), t->env, &at,
-                           &code)) {
+                           &code) &&
+               !(full = vg_tenant_at_limit_there(t->tenant, s->fit, &at, 1))) {
         vg_task_unwait(e, t);
         vg_task_start(e, t, &at, e->now);
         *single = t;
+        return;
+    }
+    if (full) {
+        wait_at_limit(e, full, s);
         return;
     }
     vg_shape_sleep(e, s, code);

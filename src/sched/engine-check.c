@@ -156,7 +156,8 @@ static const char *check_gpus(const struct enode *n, bool *over) {
             const struct etask *t = vg_list_entry(k, struct etask, on_node);
             if (!(t->gpus >> g->index & 1))
                 continue;
-            milli -= t->fit->res.gpus ? 1000 : t->fit->res.gpu_milli;
+            struct vg_res r = vg_fit_res(t->fit, n);
+            milli -= r.gpus ? 1000 : r.gpu_milli;
             tasks++;
         }
         if (milli != g->free_milli || tasks != g->tasks)
@@ -168,7 +169,7 @@ static const char *check_gpus(const struct enode *n, bool *over) {
 
 static const char *check_node(const struct vg_eng *e, const struct enode *n) {
     int64_t cpu = n->total.cpu_milli, mem = (int64_t)n->total.mem_bytes;
-    uint32_t tasks = 0;
+    uint32_t tasks = 0, alone = 0;
     bool over = false, adopted = false;
     if (n->ghost)
         return vg_list_empty((struct vg_list *)&n->tasks) ? NULL : "a task runs on no node";
@@ -176,16 +177,20 @@ static const char *check_node(const struct vg_eng *e, const struct enode *n) {
         const struct etask *t = vg_list_entry(k, struct etask, on_node);
         if (t->node != n || t->place != TASK_RUNS || vg_map_get_u64(&e->tasks, t->id) != t)
             return "a node has a task that is not there";
-        cpu -= t->fit->res.cpu_milli;
-        mem -= (int64_t)t->fit->res.mem_bytes;
+        struct vg_res r = vg_fit_res(t->fit, n);
+        cpu -= r.cpu_milli;
+        mem -= (int64_t)r.mem_bytes;
+        alone += t->fit->whole;
         adopted |= t->adopted;
         tasks++;
     }
-    if (cpu != n->cpu_free || mem != n->mem_free || tasks != n->n_tasks)
+    if (cpu != n->cpu_free || mem != n->mem_free || tasks != n->n_tasks || alone != n->alone)
         return "a node's free amounts differ from what its tasks hold";
     const char *bad = check_gpus(n, &over);
     if (bad)
         return bad;
+    if (alone && tasks > 1 && !adopted)
+        return "somebody is beside a task that has a whole node";
     if (!adopted && !n->shrunk && (over || cpu < 0 || mem < 0))
         return "more is held on a node than it has";
     return NULL;

@@ -132,7 +132,7 @@ static void no_nodes(const struct vg_eng *e, const struct etask *t, struct vg_en
 static void too_big(const struct vg_eng *e, const struct etask *t, struct vg_eng_why *w) {
     char pools[256], need[64];
     say_pools(e, t->fit, pools, sizeof pools);
-    vg_facts_say_need(&t->fit->res, need, sizeof need);
+    vg_facts_say_fit(t->fit, need, sizeof need);
     snprintf(w->text, sizeof w->text,
              "the nodes of pool %s that could hold its %s take no tasks now", pools, need);
 }
@@ -142,7 +142,7 @@ static void at_limit(const struct vg_eng *e, const struct etask *t, uint32_t mem
     struct vg_eng_amount a = vg_fit_amount(t->fit, members);
     const struct vg_eng_amount *h = &full->held, *l = &full->limit;
     char need[64], mem[2][32];
-    vg_facts_say_need(&t->fit->res, need, sizeof need);
+    vg_facts_say_fit(t->fit, need, sizeof need);
     if (a.gpu_milli && l->gpu_milli < UINT64_MAX && h->gpu_milli + a.gpu_milli > l->gpu_milli)
         snprintf(w->text, sizeof w->text, "%.64s is at its limit: it holds %g of %g GPUs",
                  full->name, (double)h->gpu_milli / 1000, (double)l->gpu_milli / 1000);
@@ -186,7 +186,7 @@ static void kept(const struct vg_eng *e, const struct etask *t, struct vg_eng_wh
                  "it would fit, but the place is kept for a task that is before it");
         return;
     }
-    vg_facts_say_need(&other->fit->res, need, sizeof need);
+    vg_facts_say_fit(other->fit, need, sizeof need);
     vg_facts_about(VG_MAX(h->of->from, e->now) - e->now, about, sizeof about);
     snprintf(w->text, sizeof w->text,
              "it would fit, but would delay a task of %.64s that is before it and is to have %s "
@@ -229,7 +229,7 @@ static void pinned(const struct vg_eng *e, const struct etask *t, struct vg_eng_
             break;
         w->ahead++;
     }
-    vg_facts_say_need(&t->fit->res, need, sizeof need);
+    vg_facts_say_fit(t->fit, need, sizeof need);
     w->node = n->id;
     if (n->ghost)
         snprintf(w->text, sizeof w->text, "the node where its session is has gone away");
@@ -295,6 +295,11 @@ static void explain(const struct vg_eng *e, const struct etask *t, enum vg_eng_c
     }
     if (code == VG_ENG_TOO_BIG) {
         too_big(e, t, w);
+        return;
+    }
+    if (code == VG_ENG_AT_LIMIT) { /* by what the node has that it would get */
+        snprintf(w->text, sizeof w->text, "one whole node more is beyond the limit of %.64s",
+                 t->tenant->name);
         return;
     }
     say_estimate(e, t, a, w);

@@ -49,6 +49,7 @@ struct enode {
     bool shrunk; /* became smaller than what was held on it, once */
     bool ghost;  /* not there (yet, or any more); only holds its `pinned` */
     uint32_t n_tasks, max_tasks;
+    uint32_t alone;         /* tasks that have all of it: 1 at most, but for adopted ones */
     uint64_t pools[4];      /* set of epool.at */
     struct vg_list tasks;   /* etask.on_node: by expected end, earliest first */
     struct vg_list pinned;  /* etask.link: sessions' tasks that wait for this node, in order */
@@ -80,6 +81,7 @@ struct fit {
     uint32_t refs; /* shapes and running tasks */
     uint64_t hash;
     struct vg_res res;
+    bool whole;                      /* a node of its own */
     uint32_t pool[VG_ENG_POOLS_MAX]; /* epool.at, in order of preference */
     uint32_t n_pools;
     char *model; /* owned; "" any */
@@ -294,6 +296,8 @@ void vg_node_imagine_with(struct enode *copy, const struct fit *f, uint64_t gpus
 /* The fit of a request; counts a reference. NULL: no memory. `vg_fit_put` drops one. */
 struct fit *vg_fit_get(struct vg_eng *e, const struct vg_eng_req *r);
 void vg_fit_put(struct vg_eng *e, struct fit *f);
+/* What one member takes of a node: what it asks for, or all. */
+struct vg_res vg_fit_res(const struct fit *f, const struct enode *n);
 /* Some node of its pools, usable ones only if asked, could hold it when empty; NULL: none. */
 const struct enode *vg_fit_could(const struct vg_eng *e, const struct fit *f, bool usable);
 bool vg_fit_belongs(const struct vg_eng *e, const struct fit *f,
@@ -335,6 +339,10 @@ bool vg_tenant_in_quota(const struct vg_eng *e, const struct etenant *t, const s
 /* NULL, or the tenant of the path whose limit one more of these would break. */
 struct etenant *vg_tenant_at_limit(const struct vg_eng *e, struct etenant *t, const struct fit *f,
                                    uint32_t members);
+/* The same once the places are known, for those who get whole nodes: only then it is known how much
+   that is. */
+struct etenant *vg_tenant_at_limit_there(struct etenant *t, const struct fit *f,
+                                         const struct spot *at, uint32_t n);
 /* The next waiting task of a shape, in order; NULL: none (or all are at a limit). */
 struct etask *vg_shape_head(const struct vg_eng *e, const struct shape *s);
 /* Whether the head of `a` goes before that of `b`; both have one. */

@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "sched/claim.h"
+#include "sched/place.h"
 
 struct vg_eng_conf vg_eng_conf_default(void) {
     return (struct vg_eng_conf){.half_life_usec = 7 * 86400ULL * 1000000,
@@ -173,8 +174,20 @@ int vg_shape_move(struct vg_eng *e, struct etask *t) {
 
 /* --- running --- */
 
+/* Who has a whole node holds what that node has, which was not known before. Without memory to say
+   so its tenant is charged for what it asked for. */
+static void grow_to(struct vg_eng *e, struct etask *t, const struct enode *n) {
+    struct vg_res all = vg_fit_res(t->fit, n);
+    struct fit *f = t->fit->whole ? vg_fit_like(e, t->fit, &all) : NULL;
+    if (!f)
+        return;
+    vg_fit_put(e, t->fit);
+    t->fit = f;
+}
+
 void vg_task_start(struct vg_eng *e, struct etask *t, const struct spot *at,
                    uint64_t started_usec) {
+    grow_to(e, t, at->node);
     t->pool = at->pool;
     t->pool->running++;
     t->started_usec = started_usec;

@@ -27,7 +27,8 @@
 
    What always holds (vg_eng_check): what is held on a node sums to at most what it has, except for
    adopted tasks; a GPU is held whole by one task or shared up to 1000 milli and its memory; a task
-   is in one place; a gang is placed whole; every tenant's sums equal those of its tasks. */
+   that has a whole node shares it with nobody, and counts as all that the node has; a task is in
+   one place; a gang is placed whole; every tenant's sums equal those of its tasks. */
 #include "base/err.h"
 #include "conf/res.h"
 
@@ -157,9 +158,10 @@ struct vg_eng_req {
     uint64_t tenant;                 /* a leaf of the tree */
     uint64_t pool[VG_ENG_POOLS_MAX]; /* acceptable, in order of preference */
     uint32_t n_pools;
-    struct vg_res res;   /* resolved; of each member */
-    const char *model;   /* GPU models that will do, as whole words of the node's, separated by
-                            '|'; NULL or "": any */
+    struct vg_res res; /* resolved; of each member */
+    bool whole;        /* a node of its own with all that it has; `res` is the least that will do */
+    const char *model; /* GPU models that will do, as whole words of the node's, separated by
+                          '|'; NULL or "": any */
     char *const *labels; /* "k=v" that the node must carry */
     size_t n_labels;
     uint32_t priority;   /* larger first */

@@ -257,7 +257,7 @@ static struct egpu *make_gpus(const struct vg_eng_gpu *in, size_t n) {
 static void recount(struct enode *n) {
     n->cpu_free = n->total.cpu_milli;
     n->mem_free = (int64_t)n->total.mem_bytes;
-    n->n_tasks = n->whole_free = 0;
+    n->n_tasks = n->whole_free = n->alone = 0;
     n->linked = false;
     for (uint32_t i = 0; i < n->n_gpus; i++) {
         n->whole_free += !n->gpu[i].bad;

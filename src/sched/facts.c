@@ -53,6 +53,16 @@ void vg_facts_say_need(const struct vg_res *r, char *out, size_t n) {
         snprintf(out, n, "a place");
 }
 
+void vg_facts_say_fit(const struct fit *f, char *out, size_t n) {
+    char more[64];
+    if (!f->whole) {
+        vg_facts_say_need(&f->res, out, n);
+        return;
+    }
+    vg_facts_say_need(&f->res, more, sizeof more);
+    snprintf(out, n, "a whole node%s%s", f->res.gpus ? " with " : "", f->res.gpus ? more : "");
+}
+
 /* ------------------------------------------------------------------ holders */
 
 struct holding {
@@ -92,7 +102,7 @@ void vg_facts_holders(const struct vg_eng *e, const struct fit *f, struct vg_eng
             continue;
         vg_list_for_each (k, &n->tasks) {
             const struct etask *t = vg_list_entry(k, struct etask, on_node);
-            if (t->gpus || !(f->res.gpus || f->res.gpu_milli))
+            if (t->gpus || f->whole || !(f->res.gpus || f->res.gpu_milli))
                 note(&by, t);
         }
     }
@@ -200,9 +210,12 @@ void vg_facts_say_short(const struct vg_eng *e, const struct fit *f, uint32_t me
         if (e->node[i] && e->node[i]->usable && vg_fit_belongs(e, f, e->node[i]))
             most_on(e, f, e->node[i], members, &m);
     if (members > 1) {
-        vg_facts_say_need(&f->res, need, sizeof need);
+        vg_facts_say_fit(f, need, sizeof need);
         snprintf(out, n, "its %u members need %s each and there is room for %" PRIu64 " now",
                  members, need, m.members);
+    } else if (f->whole) {
+        vg_facts_say_fit(f, need, sizeof need);
+        snprintf(out, n, "it needs %s and none is empty and in order", need);
     } else {
         say_most(&f->res, &m, out, n);
     }

@@ -15,6 +15,8 @@ void vg_facts_say_short(const struct vg_eng *e, const struct fit *f, uint32_t me
 void vg_facts_say_too_big(const struct vg_eng *e, const struct fit *f, char *out, size_t n);
 /* "1 GPU", "0.25 of a GPU", "8 CPUs", "2.0 GiB of memory": the first that is asked for. */
 void vg_facts_say_need(const struct vg_res *r, char *out, size_t n);
+/* The same of a fit: also "a whole node with 8 GPUs". */
+void vg_facts_say_fit(const struct fit *f, char *out, size_t n);
 /* When the tenant will hold so much less that one more of these is within its limit, if nobody else
    starts; VG_ENG_NEVER: not by what runs now. */
 uint64_t vg_facts_below_limit(const struct vg_eng *e, const struct etenant *full,

@@ -46,7 +46,7 @@ static uint64_t hash_of(const struct fit *k) {
     h = hash_number(h, k->res.cpu_milli);
     h = hash_number(h, k->res.mem_bytes);
     h = hash_number(h, (uint64_t)k->res.gpus << 32 | k->res.gpu_milli);
-    h = hash_number(h, k->res.gpu_mem_bytes);
+    h = hash_number(h, k->res.gpu_mem_bytes + k->whole);
     for (uint32_t i = 0; i < k->n_pools; i++)
         h = hash_number(h, k->pool[i]);
     h = hash_bytes(h, k->model, strlen(k->model) + 1);
@@ -59,7 +59,8 @@ static bool equal(const struct fit *a, const struct fit *b) {
     if (a->hash != b->hash || a->n_pools != b->n_pools || a->n_labels != b->n_labels ||
         a->res.cpu_milli != b->res.cpu_milli || a->res.mem_bytes != b->res.mem_bytes ||
         a->res.gpus != b->res.gpus || a->res.gpu_milli != b->res.gpu_milli ||
-        a->res.gpu_mem_bytes != b->res.gpu_mem_bytes || strcmp(a->model, b->model) != 0 ||
+        a->res.gpu_mem_bytes != b->res.gpu_mem_bytes || a->whole != b->whole ||
+        strcmp(a->model, b->model) != 0 ||
         memcmp(a->pool, b->pool, a->n_pools * sizeof a->pool[0]) != 0)
         return false;
     for (size_t i = 0; i < a->n_labels; i++)
@@ -116,6 +117,7 @@ static struct fit *get(struct vg_eng *e, const struct fit *key) {
 struct fit *vg_fit_get(struct vg_eng *e, const struct vg_eng_req *r) {
     char model[] = "";
     struct fit key = {.res = reserved(&r->res),
+                      .whole = r->whole,
                       .model = r->model ? (char *)r->model : model,
                       .label = (char **)r->labels,
                       .n_labels = r->n_labels};
@@ -126,6 +128,7 @@ struct fit *vg_fit_get(struct vg_eng *e, const struct vg_eng_req *r) {
 
 struct fit *vg_fit_like(struct vg_eng *e, const struct fit *f, const struct vg_res *res) {
     struct fit key = {.res = *res,
+                      .whole = f->whole,
                       .model = f->model,
                       .label = f->label,
                       .n_labels = f->n_labels,

@@ -67,7 +67,8 @@ void vg_gang_start(struct vg_eng *e, struct etask *first, const struct spot *at)
     }
 }
 
-int vg_gang_try(struct vg_eng *e, struct shape *s, struct etask *first, enum vg_eng_code *code) {
+int vg_gang_try(struct vg_eng *e, struct shape *s, struct etask *first, struct etenant **full,
+                enum vg_eng_code *code) {
     uint32_t n = s->members;
     uint64_t run = vg_run_class_max(s->run_class);
     uint64_t until = run > UINT64_MAX - e->now ? VG_ENG_NEVER : e->now + run;
@@ -76,7 +77,8 @@ int vg_gang_try(struct vg_eng *e, struct shape *s, struct etask *first, enum vg_
         *code = VG_ENG_BUSY; /* no memory to plan with: when something changes */
         return 0;
     }
-    if (!vg_fit_find_gang(e, s->fit, s, n, until, first->env, at, code))
+    if (!vg_fit_find_gang(e, s->fit, s, n, until, first->env, at, code) ||
+        (*full = vg_tenant_at_limit_there(first->tenant, s->fit, at, n)))
         return 0;
     vg_task_unwait(e, first);
     vg_gang_start(e, first, at);

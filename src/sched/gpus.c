@@ -5,7 +5,7 @@
 #include "sched/place.h"
 
 uint64_t vg_fit_card_mem(const struct fit *f, uint64_t card_bytes) {
-    if (f->res.gpus)
+    if (f->res.gpus || f->whole)
         return card_bytes;
     if (f->res.gpu_mem_bytes)
         return f->res.gpu_mem_bytes;
@@ -30,11 +30,21 @@ static struct egpu *card_at(struct enode *n, uint32_t index) {
     return NULL;
 }
 
+struct vg_res vg_fit_res(const struct fit *f, const struct enode *n) {
+    struct vg_res all = n->total;
+    all.gpus = n->n_gpus;
+    all.gpu_milli = 0;
+    all.gpu_mem_bytes = all.disk_bytes = all.pids = 0;
+    return f->whole ? all : f->res;
+}
+
 void vg_node_hold(struct enode *n, const struct fit *f, uint64_t gpus, int sign) {
-    int32_t milli = f->res.gpus ? 1000 : (int32_t)f->res.gpu_milli;
-    n->cpu_free -= sign * (int64_t)f->res.cpu_milli;
-    n->mem_free -= sign * (int64_t)f->res.mem_bytes;
+    struct vg_res res = vg_fit_res(f, n);
+    int32_t milli = res.gpus ? 1000 : (int32_t)res.gpu_milli;
+    n->cpu_free -= sign * (int64_t)res.cpu_milli;
+    n->mem_free -= sign * (int64_t)res.mem_bytes;
     n->n_tasks += (uint32_t)sign;
+    n->alone += f->whole ? (uint32_t)sign : 0;
     for (; gpus && milli; gpus &= gpus - 1) {
         struct egpu *g = card_at(n, (uint32_t)__builtin_ctzll(gpus));
         if (!g)
@@ -165,8 +175,13 @@ static uint32_t free_cards(const struct fit *f, const struct enode *n) {
     return k;
 }
 
+/* A whole node is an empty one, and one with a bad card is not whole. */
+static bool is_empty(const struct enode *n) {
+    return n->n_tasks == 0 && n->whole_free == n->n_gpus;
+}
+
 bool vg_fit_now(const struct fit *f, const struct enode *n) {
-    if (!n->usable || !host_has_room(f, n))
+    if (!n->usable || n->alone || !host_has_room(f, n) || (f->whole && !is_empty(n)))
         return false;
     if (f->res.gpus)
         return free_cards(f, n) >= f->res.gpus;
@@ -180,8 +195,13 @@ bool vg_fit_now(const struct fit *f, const struct enode *n) {
 
 uint64_t vg_fit_gpus(const struct vg_eng *e, const struct fit *f, const struct enode *n, bool *ok) {
     *ok = vg_fit_now(f, n);
+    uint64_t all = 0;
     if (!*ok)
         return 0;
+    for (uint32_t i = 0; f->whole && i < n->n_gpus; i++)
+        all |= 1ULL << n->gpu[i].index;
+    if (f->whole)
+        return all;
     if (f->res.gpus)
         return whole_set(f, n);
     return f->res.gpu_milli ? 1ULL << vg_score_card(e, f, n)->index : 0;

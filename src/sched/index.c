@@ -40,7 +40,7 @@ struct glance vg_glance_at(const struct enode *n) {
                        .mem = n->mem_free,
                        .class_no = n->class_no,
                        .whole = (uint8_t)n->whole_free,
-                       .open = n->usable && n->n_tasks < n->max_tasks};
+                       .open = n->usable && !n->alone && n->n_tasks < n->max_tasks};
     for (uint32_t i = 0; i < n->n_gpus; i++) {
         int32_t milli = n->gpu[i].bad ? 0 : VG_MAX(n->gpu[i].free_milli, 0);
         g.milli = (int16_t)VG_MAX(g.milli, milli);

@@ -129,7 +129,8 @@ void vg_gang_join(struct gang *g, struct etask *t);
 void vg_gang_leave(struct vg_eng *e, struct etask *t); /* frees the gang with its last member */
 /* A task that waits nowhere any more, or a gang by its first member, starts; `out` has room. */
 void vg_gang_start(struct vg_eng *e, struct etask *first, const struct spot *at);
-int vg_gang_try(struct vg_eng *e, struct shape *s, struct etask *first, enum vg_eng_code *code);
+int vg_gang_try(struct vg_eng *e, struct shape *s, struct etask *first, struct etenant **full,
+                enum vg_eng_code *code);
 
 /* decide.c */
 int vg_out_room(struct vg_eng *e, size_t n); /* so that vg_out_add cannot fail */

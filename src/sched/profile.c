@@ -212,6 +212,8 @@ static void look(const struct vg_eng *e, struct hold *h) {
 }
 
 static bool leaves_all(const struct vg_eng *e, struct hold *h, const struct fit *f, uint64_t gpus) {
+    if (f->whole || h->fit->whole)
+        return false; /* nobody is beside it */
     look(e, h);
     if ((f->res.cpu_milli && h->spare_cpu < (int64_t)f->res.cpu_milli) ||
         (f->res.mem_bytes && (h->spare_mem < 0 || (uint64_t)h->spare_mem < f->res.mem_bytes)))

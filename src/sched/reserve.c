@@ -172,7 +172,7 @@ static bool feasible(const struct vg_eng *e, const struct hold *h) {
         return false;
     vg_room_at(e, h->node, VG_MAX(h->of->from, e->now), h->of->shape, true, &copy, gpu);
     if ((h->fit->res.cpu_milli && copy.cpu_free < 0) ||
-        (h->fit->res.mem_bytes && copy.mem_free < 0))
+        (h->fit->res.mem_bytes && copy.mem_free < 0) || (copy.alone && copy.n_tasks > 1))
         return false;
     uint64_t there = 0;
     for (uint32_t i = 0; i < copy.n_gpus; i++) {

@@ -76,10 +76,10 @@ static const struct egpu *least_loss(const struct worth *w, const struct fit *f,
 }
 
 /* The state that remains once CPUs and memory are taken. */
-static struct state host_after(const struct fit *f, const struct state *before) {
+static struct state host_after(const struct vg_res *r, const struct state *before) {
     struct state s = *before;
-    s.cpu -= f->res.cpu_milli;
-    s.mem -= (int64_t)f->res.mem_bytes;
+    s.cpu -= r->cpu_milli;
+    s.mem -= (int64_t)r->mem_bytes;
     return s;
 }
 
@@ -117,29 +117,30 @@ const struct egpu *vg_score_card(const struct vg_eng *e, const struct fit *f,
     if (e->conf.placing != VG_ENG_LEAST_STRANDED)
         return other_card(e, f, n);
     const struct worth *w = vg_mix_worth(e->place, n);
-    struct state before = state_of(w, n), host = host_after(f, &before);
+    struct state before = state_of(w, n), host = host_after(&f->res, &before);
     double after;
     return share_card(w, f, n, &host, &after);
 }
 
 /* 0 .. TIES - 1: what is left over, GPUs and CPUs alike. */
-static int64_t leftover(const struct fit *f, const struct enode *n) {
-    int64_t milli = -(int64_t)(f->res.gpus ? f->res.gpus * 1000 : f->res.gpu_milli);
+static int64_t leftover(const struct vg_res *r, const struct enode *n) {
+    int64_t milli = -(int64_t)(r->gpus ? r->gpus * 1000 : r->gpu_milli);
     for (uint32_t i = 0; i < n->n_gpus; i++)
         milli += n->gpu[i].room;
-    int64_t cpu = n->cpu_free - (int64_t)f->res.cpu_milli;
+    int64_t cpu = n->cpu_free - (int64_t)r->cpu_milli;
     return VG_MIN(VG_MAX(milli, 0) >> 3, TIES / 2 - 1) + VG_MIN(VG_MAX(cpu, 0) >> 7, TIES / 2 - 1);
 }
 
-static int64_t stranded(const struct vg_eng *e, const struct fit *f, const struct enode *n) {
+static int64_t stranded(const struct vg_eng *e, const struct fit *f, const struct vg_res *r,
+                        const struct enode *n) {
     const struct worth *w = vg_mix_worth(e->place, n);
-    struct state before = state_of(w, n), host = host_after(f, &before);
+    struct state before = state_of(w, n), host = host_after(r, &before);
     double after;
-    if (f->res.gpus) {
-        host.cards -= f->res.gpus * w->card[1000];
-        host.whole -= f->res.gpus;
+    if (r->gpus) {
+        host.cards -= r->gpus * w->card[1000];
+        host.whole -= r->gpus;
         after = worth_of(w, &host);
-    } else if (f->res.gpu_milli) {
+    } else if (r->gpu_milli) {
         share_card(w, f, n, &host, &after);
     } else {
         after = worth_of(w, &host);
@@ -148,11 +149,12 @@ static int64_t stranded(const struct vg_eng *e, const struct fit *f, const struc
 }
 
 int64_t vg_score(const struct vg_eng *e, const struct fit *f, const struct enode *n) {
-    int64_t left = leftover(f, n);
+    struct vg_res r = vg_fit_res(f, n);
+    int64_t left = leftover(&r, n);
     if (e->conf.placing == VG_ENG_SPREAD)
         return -left;
     if (e->conf.placing != VG_ENG_LEAST_STRANDED)
         return left;
-    bool apart = f->res.gpus > 1 && n->linked && vg_gpus_linked(f, n) < f->res.gpus;
-    return stranded(e, f, n) + left + (apart ? APART : 0);
+    bool apart = !f->whole && f->res.gpus > 1 && n->linked && vg_gpus_linked(f, n) < f->res.gpus;
+    return stranded(e, f, &r, n) + left + (apart ? APART : 0);
 }

@@ -35,11 +35,11 @@ static bool some_pool_is_empty(const struct vg_eng *e, const struct fit *f) {
 /* How many of it a node could hold when empty. */
 static uint64_t times(const struct fit *f, const struct enode *n) {
     const struct vg_res *r = &f->res;
-    uint64_t k = UINT32_MAX, good = 0;
+    uint64_t k = f->whole ? 1 : UINT32_MAX, good = 0;
     for (uint32_t i = 0; i < n->n_gpus; i++)
         good += !n->gpu[i].bad;
     if (r->gpus)
-        k = good / r->gpus;
+        k = VG_MIN(k, good / r->gpus);
     else if (r->gpu_milli)
         k = good * (1000 / r->gpu_milli);
     if (r->cpu_milli)

@@ -257,10 +257,7 @@ static bool within(uint64_t held, uint64_t more, uint64_t bound) {
 
 /* The leading resource of a request (GPU, else CPU, else memory) needs a quota; the others count
    where one is given. */
-bool vg_tenant_in_quota(const struct vg_eng *e, const struct etenant *t, const struct fit *f,
-                        uint32_t members) {
-    (void)e;
-    struct vg_eng_amount a = vg_fit_amount(f, members);
+static bool in_quota(const struct etenant *t, struct vg_eng_amount a) {
     const struct vg_eng_amount *h = &t->held, *q = &t->quota;
     uint64_t lead = a.gpu_milli ? q->gpu_milli : a.cpu_milli ? q->cpu_milli : q->mem_bytes;
     if (!lead)
@@ -270,22 +267,47 @@ bool vg_tenant_in_quota(const struct vg_eng *e, const struct etenant *t, const s
            within(h->mem_bytes, a.mem_bytes, q->mem_bytes ? q->mem_bytes : UINT64_MAX);
 }
 
-bool vg_tenant_blocks(const struct vg_eng *e, const struct etenant *t, const struct fit *f,
-                      uint32_t members) {
-    struct vg_eng_amount a = vg_fit_amount(f, members);
+bool vg_tenant_in_quota(const struct vg_eng *e, const struct etenant *t, const struct fit *f,
+                        uint32_t members) {
+    (void)e;
+    return in_quota(t, vg_fit_amount(f, members));
+}
+
+static bool blocks(const struct etenant *t, struct vg_eng_amount a) {
     const struct vg_eng_amount *h = &t->held, *l = &t->limit;
     if ((a.gpu_milli && !within(h->gpu_milli, a.gpu_milli, l->gpu_milli)) ||
         (a.cpu_milli && !within(h->cpu_milli, a.cpu_milli, l->cpu_milli)) ||
         (a.mem_bytes && !within(h->mem_bytes, a.mem_bytes, l->mem_bytes)))
         return true;
     bool asks = a.gpu_milli || a.cpu_milli || a.mem_bytes;
-    return t->parent && !t->weight && asks && !vg_tenant_in_quota(e, t, f, members);
+    return t->parent && !t->weight && asks && !in_quota(t, a);
+}
+
+bool vg_tenant_blocks(const struct vg_eng *e, const struct etenant *t, const struct fit *f,
+                      uint32_t members) {
+    (void)e;
+    return blocks(t, vg_fit_amount(f, members));
 }
 
 struct etenant *vg_tenant_at_limit(const struct vg_eng *e, struct etenant *t, const struct fit *f,
                                    uint32_t members) {
     for (; t; t = t->parent)
         if (vg_tenant_blocks(e, t, f, members))
+            return t;
+    return NULL;
+}
+
+struct etenant *vg_tenant_at_limit_there(struct etenant *t, const struct fit *f,
+                                         const struct spot *at, uint32_t n) {
+    struct vg_eng_amount a = {0};
+    for (uint32_t i = 0; f->whole && i < n; i++) {
+        struct vg_res r = vg_fit_res(f, at[i].node);
+        a.gpu_milli += r.gpus * 1000ULL;
+        a.cpu_milli += r.cpu_milli;
+        a.mem_bytes += r.mem_bytes;
+    }
+    for (; f->whole && t; t = t->parent)
+        if (blocks(t, a))
             return t;
     return NULL;
 }

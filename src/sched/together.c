@@ -67,8 +67,8 @@ static uint32_t room_on(struct gathering *g, struct enode *n, uint32_t max, stru
 static struct fit *all_as_one(struct gathering *g) {
     const struct vg_res *r = &g->f->res;
     uint64_t n = g->members;
-    if (r->gpu_milli || r->gpus * n > VG_NODE_GPUS_MAX || r->cpu_milli * n > UINT32_MAX ||
-        (r->mem_bytes && n > UINT64_MAX / r->mem_bytes))
+    if (g->f->whole || r->gpu_milli || r->gpus * n > VG_NODE_GPUS_MAX ||
+        r->cpu_milli * n > UINT32_MAX || (r->mem_bytes && n > UINT64_MAX / r->mem_bytes))
         return NULL;
     struct vg_res all = *r;
     all.gpus *= g->members;
