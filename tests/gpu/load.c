@@ -1,9 +1,9 @@
 /* Work for a card, counted: how many kernels of about 200 us end in each second. For a real card.
 
-       load SECONDS [graph|small]      one JSON object: kernels in each second
+       load SECONDS [graph]            one JSON object: kernels in each second of the wall clock
+       load SECONDS small [ROUNDS]     a kernel alone now and then: its latency in microseconds
 
-   `graph`: eight kernels a graph; `small`: a kernel alone now and then, its latency in
-   microseconds. */
+   `graph`: eight kernels a graph. The first and the last second are not whole. */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -106,19 +106,21 @@ int main(int argc, char **argv) {
         return 2;
     prepare(graph);
     if (argc > 2 && !strcmp(argv[2], "small")) {
+        rounds = argc > 3 ? (unsigned)strtoul(argv[3], NULL, 10) : rounds;
         alone(seconds);
         return 0;
     }
     void *event[8];
     for (int i = 0; i < 8; i++)
         must(CU(cuEventCreate, void **, unsigned)(&event[i], 2), "event");
-    static long ended[600];
+    static long ended[602];
+    long from = time(NULL);
     double begin = now();
     for (long i = 0; now() - begin < seconds; i++) { /* eight in flight */
         if (i >= 8)
             must(CU(cuEventSynchronize, void *)(event[i % 8]), "wait");
-        int second = (int)(now() - begin);
-        if (i >= 8 && second < seconds)
+        long second = time(NULL) - from;
+        if (i >= 8 && second >= 0 && second <= seconds)
             ended[second] += graph ? 8 : 1;
         if (graph)
             must(CU(cuGraphLaunch, void *, void *)(ready, stream), "launch");
@@ -126,8 +128,8 @@ int main(int argc, char **argv) {
             launch();
         must(CU(cuEventRecord, void *, void *)(event[i % 8], stream), "event");
     }
-    printf("{\"kernels\": [");
-    for (int i = 0; i < seconds; i++)
+    printf("{\"from\": %ld, \"done\": [", from);
+    for (int i = 0; i <= seconds; i++)
         printf("%s%ld", i ? ", " : "", ended[i]);
     printf("]}\n");
     return 0;
