@@ -123,6 +123,36 @@ def train(cloud, card):
     return {"plain_s": plain, "vrun_s": ours, "ratio": round(ratio, 4), "holds": ratio <= 1.01}
 
 
+BARE = """
+rm -rf usr/local/nvidia usr/local/cuda*/compat usr/bin/nvidia-* usr/lib/*/libcuda.so* usr/lib/*/libnvidia-* usr/lib64/libcuda.so*
+mkdir -p .oldroot
+"""
+
+
+def far(cloud, card):
+    """From another machine that has no file of the driver: its root is brought to the node, which has never seen it."""
+    if not shutil.which("ip"):
+        return {"skipped": "several hosts on one machine need the program ip"}
+    sys.path.insert(0, os.path.join(ROOT, "tests", "e2e"))
+    import hosts  # pylint: disable=import-outside-toplevel
+
+    hosts.LAPTOP = hosts.LAPTOP.replace("mkdir -p .oldroot\n", BARE, 1)
+    world = hosts.far_world(config=hosts.FAR_CONFIG + CONFIG)
+    try:
+        laptop, seconds = world.laptop, []
+        bare = laptop.run(["sh", "-c", "! ls /usr/local/nvidia && ! command -v nvidia-smi"]).returncode == 0
+        smi = laptop.out("vrun", "-P", "whole", "--gpus", "1", "nvidia-smi", "-L")
+        for _ in range(2):
+            seconds.append(float(laptop.run(["vrun", "-P", "whole", "--gpus", "1", PYTHON, work("train.py"), "400"], timeout=300, check=0).stdout))
+        told = laptop.out(*share("part", 0.5, "--gpu-mem", f"{CAP_MIB}M"), PYTHON, "-c", "import torch; print(torch.cuda.mem_get_info()[1] >> 20)", timeout=300)
+    finally:
+        world.close()
+    plain = float(cloud.out(PYTHON, work("train.py"), "400"))
+    ratio = seconds[-1] / plain
+    return {"no_driver_there": bare, "nvidia_smi": smi, "vrun_s": seconds, "plain_s": plain, "ratio": round(ratio, 4), "share_told_mib": int(told),
+            "holds": bare and ratio <= 1.01 and int(told) == CAP_MIB}
+
+
 def cap(cloud, card):
     """Every way to memory under a cap, by the card's own count from outside."""
     ways = []
@@ -329,7 +359,7 @@ def watcher(cloud, card):
     return {"seconds": round(took, 1), "watcher_percent": percent[:-1], "agent_percent": percent[-1], "holds": bool(percent[:-1]) and percent[0] < 0.1}
 
 
-STEPS = {f.__name__: f for f in (smi, train, cap, race, side, oom, shares, latency, weight, decode, kill9, joules, idle, watcher)}
+STEPS = {f.__name__: f for f in (smi, train, far, cap, race, side, oom, shares, latency, weight, decode, kill9, joules, idle, watcher)}
 
 
 def main():
