@@ -158,6 +158,13 @@ struct vg_agent_attach {
 };
 #define VG_AGENT_ATTACHES 4 /* that may wait for a task to get its keeper */
 
+struct vg_agent_share { /* agent-share.c */
+    uint32_t milli;     /* of the card; 0: it has no share */
+    uint32_t card;
+    uint64_t turn_usec;  /* no turn on this card is longer; 0: no wish */
+    uint32_t slice_usec; /* as its keeper was told; 0: not yet */
+};
+
 struct vg_agent_task {
     struct vg_list link; /* in its keeper's tasks, or in the queue it waits in */
     uint64_t id;
@@ -183,6 +190,7 @@ struct vg_agent_task {
     bool gated;                 /* is not begun before the control plane says so */
     struct vg_meeting *meeting; /* owned; where others of its gang find it, or NULL */
     struct vg_meter *meter;     /* owned; agent-meter.c; NULL: it has no GPU */
+    struct vg_agent_share share;
 };
 
 /* An attempt that ended and was acknowledged: a late Start of it is refused by this. */
@@ -225,6 +233,10 @@ int vg_tasks_report(struct vg_agent *a, Vg__Pb__AgentHello *hello);
 void vg_tasks_report_done(Vg__Pb__AgentHello *hello);
 /* After a new greeting: says again what may have been lost on the way. */
 void vg_tasks_resend(struct vg_agent *a);
+/* The Start as its keeper has it or will have it: to be freed; NULL: there is none. And another in
+   its place. */
+Vg__Pb__Start *vg_tasks_read_start(const struct vg_agent_task *t);
+int vg_tasks_keep_start(struct vg_agent_task *t, const Vg__Pb__Start *start);
 /* Attaches a channel (taken) now, or when the task has its keeper. */
 int vg_tasks_attach(struct vg_agent_task *t, int fd, uint64_t flags);
 
@@ -258,6 +270,12 @@ void vg_fslink_tend(struct vg_agent *a); /* now and then: room on a full disk */
 void vg_agent_find_driver(struct vg_agent *a, char *const *patterns, size_t n);
 /* Variables that a task with GPUs gets beside those in `start`: added to *ret. */
 int vg_agent_gpu_env(const struct vg_agent *a, const Vg__Pb__Start *start, struct vg_cdi_list *ret);
+
+/* agent-share.c: tasks that have a part of a card. */
+void vg_share_begin(struct vg_agent_task *t, const Vg__Pb__Start *start);
+/* A share of this task's card came, went or changed. Nothing for a task without one. */
+void vg_share_divide(struct vg_agent *a, const struct vg_agent_task *t);
+void vg_share_on_change(struct vg_agent *a, const Vg__Pb__TaskShare *m);
 
 /* agent-watch.c: the process that looks at the cards. */
 struct vg_agent_card {
@@ -388,6 +406,7 @@ struct vg_agent {
     char *key_pem, *cert_pem, *ca_pem; /* owned; NULL on a local node */
     struct vg_gpus gpus;
     struct vg_agent_card card[VG_GPUS_MAX]; /* in the order of gpus */
+    bool inexact[VG_GPUS_MAX]; /* the card's shares cannot be kept to the letter, which was said */
     struct vg_watcher watch;
     uv_timer_t meter_timer;
     size_t n_metered; /* tasks with a meter */

@@ -315,6 +315,9 @@ static void on_control(struct vg_agent *a, const Vg__Pb__Envelope *env, int *fds
     case VG__PB__ENVELOPE__BODY_TASK_GO:
         vg_tasks_on_go(a, env->task_go);
         break;
+    case VG__PB__ENVELOPE__BODY_TASK_SHARE:
+        vg_share_on_change(a, env->task_share);
+        break;
     case VG__PB__ENVELOPE__BODY_KILL:
         vg_tasks_on_kill(a, env->kill);
         break;

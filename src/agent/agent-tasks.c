@@ -122,6 +122,7 @@ static void task_exited(struct vg_agent *a, struct vg_agent_task *t,
     close_fds(t);
     vg_meeting_close(vg_take_ptr(t->meeting));
     vg_tickets_drop_task(&a->tickets, t->id);
+    vg_share_divide(a, t);
     if (!vg_meter_hold(a, t))
         send_exited(a, t->exited ? t->exited : exited);
 }
@@ -396,6 +397,7 @@ void vg_tasks_on_start(struct vg_agent *a, const Vg__Pb__Start *start, int *fds,
         vg_tickets_add(&a->tickets, start->ticket.data, start->ticket.len, t->id, vg_now_usec());
     t->gated = start->gated;
     vg_meter_begin(a, t, start);
+    vg_share_begin(t, start);
     if (start->meeting) {
         r = vg_meeting_open(a, t, (uint16_t)start->meeting_port, &t->meeting);
         if (r < 0) {
@@ -407,8 +409,6 @@ void vg_tasks_on_start(struct vg_agent *a, const Vg__Pb__Start *start, int *fds,
 }
 
 /* ------------------------------------------------------------------ gates */
-
-static Vg__Pb__Start *read_start(const struct vg_agent_task *t);
 
 void vg_tasks_ready(struct vg_agent *a, const struct vg_agent_task *t) {
     Vg__Pb__TaskReady m = VG__PB__TASK_READY__INIT;
@@ -428,16 +428,27 @@ void vg_tasks_ready(struct vg_agent *a, const struct vg_agent_task *t) {
     vg_link_send(a, &env);
 }
 
+int vg_tasks_keep_start(struct vg_agent_task *t, const Vg__Pb__Start *start) {
+    int fd = -1;
+    size_t bytes = 0;
+    int r = pack_start(start, &fd, &bytes);
+    if (r < 0)
+        return r;
+    vg_close(&t->start_fd);
+    t->start_fd = fd;
+    t->start_bytes = bytes;
+    return 0;
+}
+
 /* The Start once more, with what is known only now. */
 static int add_env(struct vg_agent_task *t, const Vg__Pb__TaskGo *go) {
-    Vg__Pb__Start *start = read_start(t);
+    Vg__Pb__Start *start = vg_tasks_read_start(t);
     if (!start)
         return -EIO;
     size_t had = start->n_extra_env;
     Vg__Pb__Start more = *start;
     vg_auto_free ProtobufCBinaryData *env = vg_alloc((had + go->n_env + 1) * sizeof(*env));
-    int fd = -1, r = env ? 0 : -ENOMEM;
-    size_t bytes = 0;
+    int r = env ? 0 : -ENOMEM;
     if (r >= 0) {
         if (had)
             memcpy(env, start->extra_env, had * sizeof(*env));
@@ -448,15 +459,10 @@ static int add_env(struct vg_agent_task *t, const Vg__Pb__TaskGo *go) {
         more.has_gated = more.gated = false;
         more.has_meeting_port = more.meeting = t->meeting != NULL;
         more.meeting_port = t->meeting ? vg_meeting_port(t->meeting) : 0;
-        r = pack_start(&more, &fd, &bytes);
+        r = vg_tasks_keep_start(t, &more);
     }
     vg__pb__start__free_unpacked(start, NULL);
-    if (r < 0)
-        return r;
-    vg_close(&t->start_fd);
-    t->start_fd = fd;
-    t->start_bytes = bytes;
-    return 0;
+    return r;
 }
 
 void vg_tasks_on_go(struct vg_agent *a, const Vg__Pb__TaskGo *go) {
@@ -480,6 +486,8 @@ void vg_tasks_handed(struct vg_agent_task *t) {
         vg_close(&t->attach[i].fd);
     }
     t->n_attach = 0;
+    t->share.slice_usec = 0; /* this keeper was not told yet */
+    vg_share_divide(t->keeper->agent, t);
 }
 
 int vg_tasks_attach(struct vg_agent_task *t, int fd, uint64_t flags) {
@@ -575,12 +583,15 @@ static struct vg_agent_task *adopt_task(struct vg_agent_keeper *k, const Vg__Pb_
     t->keeper = k;
     t->state = VG_AT_STARTING;
     vg_list_push_back(&k->tasks, &t->link);
-    Vg__Pb__Start *start = read_start(t);
+    Vg__Pb__Start *start = vg_tasks_read_start(t);
     if (start && start->meeting && network_of(start, &t->key.net) >= 0 &&
         vg_meeting_open(k->agent, t, (uint16_t)start->meeting_port, &t->meeting) < 0)
         vg_warn("a gang's meeting cannot be opened again");
-    if (start)
+    if (start) {
         vg_meter_begin(k->agent, t, start);
+        vg_share_begin(t, start);
+        vg_share_divide(k->agent, t);
+    }
     if (start)
         vg__pb__start__free_unpacked(start, NULL);
     return t;
@@ -685,7 +696,7 @@ void vg_tasks_forget_exited(struct vg_agent *a) {
 
 /* ------------------------------------------------------------------ greeting */
 
-static Vg__Pb__Start *read_start(const struct vg_agent_task *t) {
+Vg__Pb__Start *vg_tasks_read_start(const struct vg_agent_task *t) {
     if (t->start_fd < 0 || t->start_bytes == 0)
         return NULL;
     void *p = mmap(NULL, t->start_bytes, PROT_READ, MAP_PRIVATE, t->start_fd, 0);
@@ -713,7 +724,7 @@ static Vg__Pb__TaskReport *report_new(const struct vg_agent_task *t, size_t *bud
     r->out_begin = t->out_begin;
     r->out_end = t->out_end;
     r->exited = t->exited; /* borrowed */
-    if (t->start_bytes <= *budget && (r->start = read_start(t)))
+    if (t->start_bytes <= *budget && (r->start = vg_tasks_read_start(t)))
         *budget -= t->start_bytes;
     return r;
 }

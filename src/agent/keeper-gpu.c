@@ -14,9 +14,8 @@
 
 #define SLICE_DEFAULT_USEC 2000 /* until the agent has said how the card is divided */
 
-bool kgpu_is_share(const struct ktask *t) {
-    const Vg__Pb__Resources *g = t->start->grant;
-    return g && g->gpu_milli && t->start->n_gpu;
+static uint32_t slice_of(const struct ktask *t) {
+    return t->slice_usec ? t->slice_usec : SLICE_DEFAULT_USEC;
 }
 
 /* A simulated card's driver is a process of a test's. */
@@ -52,8 +51,7 @@ void kgpu_watched(struct keeper *k, struct ktask *t, int listener) {
                                     .devices = &device,
                                     .n_devices = device ? 1 : 0,
                                     .limit_bytes = t->start->grant->gpu_mem_bytes,
-                                    .slice_usec =
-                                        t->slice_usec ? t->slice_usec : SLICE_DEFAULT_USEC,
+                                    .slice_usec = slice_of(t),
                                     .managed_device = st.st_rdev};
     if (g && g->root[0])
         simulate(g->root, &setup);
@@ -63,8 +61,12 @@ void kgpu_watched(struct keeper *k, struct ktask *t, int listener) {
 
 void kgpu_slice(struct ktask *t, uint32_t usec) {
     t->slice_usec = usec;
-    if (t->watch && t->start->grant)
-        vg_warden_set(t->watch, t->start->grant->gpu_mem_bytes, usec);
+    kgpu_changed(t);
+}
+
+void kgpu_changed(struct ktask *t) {
+    if (t->watch)
+        vg_warden_set(t->watch, t->start->grant->gpu_mem_bytes, slice_of(t));
 }
 
 /* Why a command failed, when its share was too small for it. */

@@ -177,6 +177,8 @@ void ktask_kill(struct keeper *k, struct ktask *t, int signo, uint64_t grace_use
 void ktask_finish(struct keeper *k, struct ktask *t);
 void ktask_free(struct keeper *k, struct ktask *t);
 struct ktask *ktask_find(struct keeper *k, uint64_t id);
+/* Its share of a GPU is another: as this Start says. Takes the descriptor. */
+void ktask_share(struct ktask *t, int start_fd);
 int ktask_report(struct keeper *k, struct ktask *t, bool with_start);
 void ktask_fail(struct keeper *k, struct ktask *t, enum vg_reason reason, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
@@ -193,9 +195,9 @@ void kchan_note(struct keeper *k, struct ktask *t, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
 /* keeper-gpu.c */
-bool kgpu_is_share(const struct ktask *t);
 void kgpu_watched(struct keeper *k, struct ktask *t, int listener); /* takes it */
 void kgpu_slice(struct ktask *t, uint32_t usec);
+void kgpu_changed(struct ktask *t); /* weight or memory of its share, in `start` */
 void kgpu_end(struct ktask *t);
 
 /* keeper-mirror.c */

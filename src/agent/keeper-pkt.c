@@ -49,3 +49,8 @@ ssize_t vg_kpkt_recv(int sock, struct vg_kpkt *ret, uint8_t *buf, int *fds, size
     memmove(buf, buf + sizeof(*ret), ret->len);
     return (ssize_t)ret->len;
 }
+
+bool vg_start_is_share(const Vg__Pb__Start *start) {
+    return start->class_name && !strcmp(start->class_name, "shared") && start->n_gpu == 1 &&
+           start->grant && start->grant->gpu_milli;
+}

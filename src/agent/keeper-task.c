@@ -470,7 +470,7 @@ static int do_exec(struct keeper *k, struct ktask *t, struct stdio *s, int cwd_f
         .n_binds = n_binds,
         .devices = devices,
         .n_devices = n_dev,
-        .watched = kgpu_is_share(t),
+        .watched = vg_start_is_share(st),
     };
     int r = argv && env && argv[0] ? vg_sandbox_exec(k->sb, t->id, &x, err)
                                    : vg_err_set(err, VG_INVALID, "there is no command to run");
@@ -495,6 +495,24 @@ static Vg__Pb__Start *read_start(int fd) {
         return NULL;
     }
     return s;
+}
+
+void ktask_share(struct ktask *t, int start_fd) {
+    Vg__Pb__Start *start = read_start(start_fd);
+    if (!start || !vg_start_is_share(start) || start->task_id != t->id ||
+        start->attempt != t->attempt || !vg_start_is_share(t->start)) {
+        vg_close(&start_fd);
+        if (start)
+            vg__pb__start__free_unpacked(start, NULL);
+        return;
+    }
+    /* What else it says is as it was; other parts point into the old one. */
+    t->start->grant->gpu_milli = start->grant->gpu_milli;
+    t->start->grant->gpu_mem_bytes = start->grant->gpu_mem_bytes;
+    vg__pb__start__free_unpacked(start, NULL);
+    vg_close(&t->start_fd);
+    t->start_fd = start_fd;
+    kgpu_changed(t);
 }
 
 static struct ktask *task_new(struct keeper *k, Vg__Pb__Start *start, int start_fd) {

@@ -143,6 +143,10 @@ static void on_packet(struct keeper *k, const struct vg_kpkt *p, int *fds, size_
         if (t)
             kgpu_slice(t, (uint32_t)p->a);
         break;
+    case VG_K_SHARE:
+        if (t && n_fds >= 1)
+            ktask_share(t, vg_take_fd(fds[0]));
+        break;
     case VG_K_LIMITS:
         k->birth.log_head_bytes = p->a;
         k->birth.log_tail_bytes = p->b;

@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "fs/fsd.h"
 #include "gpu/gpus.h"
+#include "proto/virga.pb-c.h"
 #include "sandbox/netpool.h"
 #include "sandbox/sandbox.h"
 
@@ -36,6 +37,8 @@ enum vg_kpkt_kind {
         7, /* b usec: session's keep time from the last task's end; 0: end the session now */
     VG_K_LIMITS = 8, /* a head bytes, b tail bytes of the log */
     VG_K_SLICE = 9,  /* id task; a: usec of a shared GPU's time that it gets in its turn */
+    VG_K_SHARE =
+        10, /* id task; fds: memfd with its Start, packed, whose share of a GPU is another */
     /* keeper to agent */
     VG_K_READY = 32,  /* the sandbox is prepared; a 1: again, with the binds of its last task */
     VG_K_FAILED = 33, /* it could not be; payload: text. The keeper leaves */
@@ -89,6 +92,9 @@ struct vg_keeper_birth {
 int vg_keeper_spawn(const struct vg_keeper_birth *birth,
                     void (*close_in_child)(int keep_fd, void *user), void *user, pid_t *ret_pid,
                     int *ret_fd, struct vg_err *err);
+
+/* Whether a task has a part of one card (class `shared`), which its keeper watches over. */
+bool vg_start_is_share(const Vg__Pb__Start *start);
 
 /* Packet helpers for both sides. */
 int vg_kpkt_send(int sock, enum vg_kpkt_kind kind, uint64_t id, uint64_t a, uint64_t b,

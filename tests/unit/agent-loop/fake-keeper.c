@@ -1,6 +1,7 @@
 /* A keeper and a node without any sandbox: what the agent sees of them, and nothing more. The
    command's first word says what the task does: "exit N" ends at once, "hold" until it is killed,
-   "log TEXT" sends one log packet and ends when it was acknowledged. */
+   "log TEXT" sends one log packet and ends when it was acknowledged, "share" holds and logs what it
+   is told of its share of a GPU. */
 #include "agent/keeper.h"
 #include "base/cleanup.h"
 #include "base/util.h"
@@ -67,18 +68,23 @@ static void word(const ProtobufCBinaryData *d, char *out, size_t cap) {
     snprintf(out, cap, "%.*s", (int)d->len, (const char *)d->data);
 }
 
-static void on_start(struct fake *f, int *fds, size_t n_fds, uint64_t mask) {
-    struct fake_task *t = f->task;
+static Vg__Pb__Start *read_start(int fd) {
     struct stat st;
-    while (t->state)
-        t++;
-    t->start_fd = vg_take_fd(fds[0]);
-    fstat(t->start_fd, &st);
+    fstat(fd, &st);
     uint8_t *bytes = malloc((size_t)st.st_size);
-    if (pread(t->start_fd, bytes, (size_t)st.st_size, 0) != st.st_size)
+    if (pread(fd, bytes, (size_t)st.st_size, 0) != st.st_size)
         _exit(3);
     Vg__Pb__Start *s = vg__pb__start__unpack(NULL, (size_t)st.st_size, bytes);
     free(bytes);
+    return s;
+}
+
+static void on_start(struct fake *f, int *fds, size_t n_fds, uint64_t mask) {
+    struct fake_task *t = f->task;
+    while (t->state)
+        t++;
+    t->start_fd = vg_take_fd(fds[0]);
+    Vg__Pb__Start *s = read_start(t->start_fd);
     t->id = s->task_id;
     t->attempt = s->attempt;
     word(&s->spec->argv[0], t->word, sizeof(t->word));
@@ -128,6 +134,22 @@ static void on_forward(struct fake *f, const struct vg_kpkt *p) {
     close(pair[1]);
 }
 
+/* As text, in the log: what a test can wait for. */
+static void log_share(struct fake *f, const struct fake_task *t, const char *what,
+                      uint64_t number) {
+    char text[64];
+    int n = snprintf(text, sizeof(text), "%s %llu", what, (unsigned long long)number);
+    vg_kpkt_send(f->agent, VG_K_LOG, t->id, 0, 0, text, (size_t)n, NULL, 0);
+}
+
+static void on_share(struct fake *f, struct fake_task *t, int fd) {
+    vg_close(&t->start_fd);
+    t->start_fd = fd;
+    Vg__Pb__Start *s = read_start(fd);
+    log_share(f, t, "memory", s->grant->gpu_mem_bytes);
+    vg__pb__start__free_unpacked(s, NULL);
+}
+
 static void on_packet(struct fake *f, const struct vg_kpkt *p, const uint8_t *data, int *fds,
                       size_t n_fds) {
     struct fake_task *t = find(f, p->id);
@@ -142,6 +164,10 @@ static void on_packet(struct fake *f, const struct vg_kpkt *p, const uint8_t *da
     } else if (p->kind == VG_K_EXIT_ACK && t) {
         close(t->start_fd);
         t->state = 0;
+    } else if (p->kind == VG_K_SLICE && t) {
+        log_share(f, t, "slice", p->a);
+    } else if (p->kind == VG_K_SHARE && t && n_fds > 0) {
+        on_share(f, t, vg_take_fd(fds[0]));
     } else if (p->kind == VG_K_FORWARD) {
         on_forward(f, p);
     } else if (p->kind == VG_K_ATTACH && t && n_fds > 0) {

@@ -123,6 +123,8 @@ struct order {
     uint32_t attempt;
     const char *word, *arg, *session, *network;
     uint32_t stream;
+    uint32_t milli; /* its share of card 0 */
+    uint64_t turn_usec;
 };
 
 static void start(struct order o) {
@@ -130,6 +132,8 @@ static void start(struct order o) {
     Vg__Pb__Start s = VG__PB__START__INIT;
     Vg__Pb__TaskSpec spec = VG__PB__TASK_SPEC__INIT;
     Vg__Pb__Identity who = VG__PB__IDENTITY__INIT;
+    Vg__Pb__Resources grant = VG__PB__RESOURCES__INIT;
+    uint32_t card = 0;
     ProtobufCBinaryData argv[2] = {{strlen(o.word), (uint8_t *)o.word},
                                    {o.arg ? strlen(o.arg) : 0, (uint8_t *)o.arg}};
     spec.argv = argv;
@@ -144,6 +148,16 @@ static void start(struct order o) {
     s.session_key = (char *)o.session;
     s.has_stream = o.stream != 0;
     s.stream = o.stream;
+    if (o.milli) {
+        s.class_name = "shared";
+        grant.has_gpu_milli = grant.has_gpu_mem_bytes = s.has_gpu_turn_usec = true;
+        grant.gpu_milli = o.milli;
+        grant.gpu_mem_bytes = 1 << 30;
+        s.grant = &grant;
+        s.gpu = &card;
+        s.n_gpu = 1;
+        s.gpu_turn_usec = o.turn_usec;
+    }
     env.body_case = VG__PB__ENVELOPE__BODY_START;
     env.start = &s;
     send_env(&env);
@@ -560,4 +574,116 @@ Test(agent_loop, a_second_agent_for_the_same_home_is_refused) {
     cr_assert_eq(waitpid(agent, &status, 0), agent);
     cr_assert_eq(WEXITSTATUS(status), 125);
     agent = first;
+}
+
+/* ------------------------------------------------------------------ shares of a GPU */
+
+/* What the agent says next, as text. */
+static void say_next(char *out, size_t n) {
+    struct vg_frame f = next_frame();
+    out[0] = 0;
+    if (f.kind != VG_FRAME_MSG)
+        return;
+    Vg__Pb__Envelope *e = vg__pb__envelope__unpack(NULL, f.len, f.payload);
+    if (e->body_case == VG__PB__ENVELOPE__BODY_TASK_STARTED)
+        snprintf(out, n, "%d started", (int)e->task_started->task_id);
+    else if (e->body_case == VG__PB__ENVELOPE__BODY_TASK_EXITED)
+        snprintf(out, n, "%d ended", (int)e->task_exited->task_id);
+    else if (e->body_case == VG__PB__ENVELOPE__BODY_LOG_APPEND)
+        snprintf(out, n, "%d %.*s", (int)e->log_append->task_id, (int)e->log_append->records.len,
+                 (const char *)e->log_append->records.data);
+    vg__pb__envelope__free_unpacked(e, NULL);
+}
+
+/* Waits for all of these and nothing else, but `perhaps`, which may come or not: keepers are
+   independent, so the order is not told. */
+static void hear(const char *perhaps, const char *const *want) {
+    char said[100];
+    unsigned heard = 0, all = 0;
+    for (int i = 0; want[i]; i++)
+        all |= 1u << i;
+    while (heard != all) {
+        say_next(said, sizeof(said));
+        if (perhaps && !strcmp(said, perhaps))
+            continue;
+        int i = 0;
+        while (want[i] && (heard >> i & 1 || strcmp(want[i], said) != 0))
+            i++;
+        cr_assert(!said[0] || want[i], "the agent says '%s'", said);
+        if (said[0])
+            heard |= 1u << i;
+    }
+}
+#define HEAR(...) hear(NULL, (const char *const[]){__VA_ARGS__, NULL})
+
+static void share(uint64_t id, uint32_t milli, uint64_t turn_usec) {
+    start((struct order){.id = id, .word = "share", .milli = milli, .turn_usec = turn_usec});
+}
+
+static void change_share(uint64_t id, uint32_t milli, uint64_t mem_bytes) {
+    Vg__Pb__Envelope env = VG__PB__ENVELOPE__INIT;
+    Vg__Pb__TaskShare m = VG__PB__TASK_SHARE__INIT;
+    m.has_task_id = m.has_attempt = true;
+    m.task_id = id;
+    m.attempt = 1;
+    m.has_gpu_milli = milli != 0;
+    m.gpu_milli = milli;
+    m.has_gpu_mem_bytes = mem_bytes != 0;
+    m.gpu_mem_bytes = mem_bytes;
+    env.body_case = VG__PB__ENVELOPE__BODY_TASK_SHARE;
+    env.task_share = &m;
+    send_env(&env);
+}
+
+Test(agent_loop, a_card_is_divided_anew_when_a_share_comes_changes_or_goes) {
+    begin();
+    share(1, 700, 0);
+    HEAR("1 started", "1 slice 3000");
+    share(2, 300, 0);
+    HEAR("2 started", "1 slice 7000", "2 slice 3000");
+    change_share(1, 600, 0);
+    HEAR("1 memory 1073741824", "1 slice 6000");
+    change_share(1, 0, 2 << 20);
+    HEAR("1 memory 2097152");
+    kill_task(2, SIGTERM);
+    HEAR("2 ended", "1 slice 3000");
+}
+
+Test(agent_loop, a_share_that_asks_for_short_turns_shortens_everybodys) {
+    begin();
+    share(1, 500, 0);
+    HEAR("1 started", "1 slice 3000");
+    share(2, 500, 500);
+    HEAR("2 started", "1 slice 500", "2 slice 500");
+}
+
+Test(agent_loop, shares_are_divided_again_by_an_agent_that_finds_them) {
+    begin();
+    share(1, 700, 0);
+    HEAR("1 started", "1 slice 3000");
+    change_share(1, 200, 0);
+    HEAR("1 memory 1073741824");
+    stop(SIGKILL);
+    hang_up();
+    launch();
+    const Vg__Pb__AgentHello *h = meet();
+    cr_assert_eq(h->n_task, 1);
+    cr_assert_eq(h->task[0]->start->grant->gpu_milli, 200, "as it was changed");
+    welcome(LEASE_USEC);
+    share(2, 100, 0);
+    /* What a task says before the greeting is over is not passed on. */
+    hear("1 slice 3000", (const char *const[]){"1 slice 6000", "2 started", "2 slice 3000", NULL});
+}
+
+Test(agent_loop, a_change_that_makes_no_sense_changes_nothing) {
+    begin();
+    share(1, 700, 0);
+    HEAR("1 started", "1 slice 3000");
+    change_share(1, 1001, 0);
+    change_share(9, 100, 0);
+    start((struct order){.id = 2, .word = "hold"});
+    HEAR("2 started");
+    change_share(2, 100, 0);
+    change_share(1, 0, 5 << 20);
+    HEAR("1 memory 5242880");
 }

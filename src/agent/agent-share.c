@@ -1,0 +1,106 @@
+/* Shares of GPUs: how the time of each card is divided among the tasks on it (agent-slices.h).
+   Every keeper is told its task's slice; its warden sets it. Divided anew whenever a share comes,
+   goes or changes. Loop thread. */
+#include "agent/agent-int.h"
+#include "agent/agent-slices.h"
+
+#include "base/log.h"
+#include "base/util.h"
+
+#include <string.h>
+
+static struct vg_agent_share share_of(const Vg__Pb__Start *start) {
+    return (struct vg_agent_share){
+        .milli = start->grant->gpu_milli, .card = start->gpu[0], .turn_usec = start->gpu_turn_usec};
+}
+
+void vg_share_begin(struct vg_agent_task *t, const Vg__Pb__Start *start) {
+    if (vg_start_is_share(start))
+        t->share = share_of(start);
+}
+
+static bool is_on(const struct vg_agent_task *t, uint32_t card) {
+    return t->share.milli && t->share.card == card && t->keeper && !t->gated &&
+           t->state != VG_AT_EXITED;
+}
+
+/* Once for each time that it comes to be so. */
+static void say_inexact(struct vg_agent *a, uint32_t card, bool exact) {
+    bool *said = card < VG_COUNT(a->inexact) ? &a->inexact[card] : NULL;
+    if (said && !exact && !*said)
+        vg_warn("gpu=%u: its shares differ too much to be kept to the letter: the smallest turns "
+                "would be too short, and are made longer",
+                card);
+    if (said)
+        *said = !exact;
+}
+
+static void divide(struct vg_agent *a, uint32_t card) {
+    struct vg_agent_task *on[VG_SLICES_MAX];
+    uint32_t weight[VG_SLICES_MAX] = {0}, usec[VG_SLICES_MAX] = {0};
+    uint64_t turn = 0;
+    size_t n = 0;
+    vg_map_for_each (s, &a->tasks) {
+        struct vg_agent_task *t = s->value;
+        if (!is_on(t, card) || n == VG_SLICES_MAX)
+            continue;
+        if (t->share.turn_usec && (!turn || t->share.turn_usec < turn))
+            turn = t->share.turn_usec;
+        weight[n] = t->share.milli;
+        on[n++] = t;
+    }
+    say_inexact(a, card, vg_slices_divide(weight, n, turn, usec));
+    for (size_t i = 0; i < n; i++) {
+        if (on[i]->share.slice_usec == usec[i])
+            continue;
+        on[i]->share.slice_usec = usec[i];
+        if (vg_keeper_send(on[i]->keeper, VG_K_SLICE, on[i]->id, usec[i], 0, NULL, 0, NULL, 0) < 0)
+            vg_debug("a keeper could not be told its task's time slice");
+    }
+}
+
+void vg_share_divide(struct vg_agent *a, const struct vg_agent_task *t) {
+    if (t->share.milli)
+        divide(a, t->share.card);
+}
+
+/* ------------------------------------------------------------------ a share is changed */
+
+static bool is_sane(const Vg__Pb__TaskShare *m) {
+    return (!m->has_gpu_milli || (m->gpu_milli >= 1 && m->gpu_milli <= 1000)) &&
+           (!m->has_gpu_mem_bytes || m->gpu_mem_bytes > 0);
+}
+
+/* The Start with its new share is what the keeper keeps and tells the next agent. */
+static int change(struct vg_agent_task *t, const Vg__Pb__TaskShare *m) {
+    Vg__Pb__Start *start = vg_tasks_read_start(t);
+    int r = start && vg_start_is_share(start) && start->spec ? 0 : -EINVAL;
+    if (r >= 0 && m->has_gpu_milli)
+        start->grant->gpu_milli = m->gpu_milli;
+    if (r >= 0 && m->has_gpu_mem_bytes) {
+        start->grant->gpu_mem_bytes = m->gpu_mem_bytes;
+        start->grant->has_gpu_mem_bytes = true;
+    }
+    if (r >= 0)
+        r = vg_tasks_keep_start(t, start);
+    if (r >= 0) {
+        uint32_t slice = t->share.slice_usec; /* as the keeper was told */
+        t->share = share_of(start);
+        t->share.slice_usec = slice;
+    }
+    if (start)
+        vg__pb__start__free_unpacked(start, NULL);
+    return r;
+}
+
+void vg_share_on_change(struct vg_agent *a, const Vg__Pb__TaskShare *m) {
+    struct vg_agent_task *t = vg_tasks_get(a, m->task_id);
+    if (!t || t->attempt != m->attempt || t->state == VG_AT_EXITED || !t->share.milli)
+        return; /* it has ended meanwhile, or never was one */
+    int r = is_sane(m) ? change(t, m) : -EINVAL;
+    if (r >= 0 && t->keeper && !t->gated)
+        r = vg_keeper_send(t->keeper, VG_K_SHARE, t->id, 0, 0, NULL, 0, &t->start_fd, 1);
+    if (r < 0)
+        vg_warn("a task's share of a GPU could not be changed: %s", strerror(-r));
+    vg_share_divide(a, t);
+}
