@@ -1,11 +1,11 @@
 /* Measures the scheduling engine by itself: a full cluster, a deep queue, steady churn. One thread.
 
-       sched-bench NODES TASKS TENANTS EVENTS [SEED [RESERVE]]
+       sched-bench NODES TASKS TENANTS EVENTS [SEED [RESERVE [LAYOUT]]]
 
    The cluster is filled and TASKS more wait. Then, EVENTS times, in virtual time: the task that
    ends next is released, a new one is submitted, and decisions are taken until there are none. What
    is measured is the time from the call that tells the event to the last decision it led to. Prints
-   one JSON object. */
+   one JSON object. LAYOUT 0: a node's cards are all equally near; 1: by pairs, on two sockets. */
 #include "base/cleanup.h"
 #include "base/mem.h"
 #include "sched/engine.h"
@@ -26,6 +26,7 @@ struct bench {
     struct vg_eng *eng;
     struct vg_rng rng;
     uint32_t nodes, tenants, reserve; /* reserve UINT32_MAX: the default */
+    bool paired;                      /* LAYOUT 1 */
     uint32_t tasks;                   /* submitted so far; task i+1 is the next */
     struct vg_heap ends;
     uint64_t *run_usec; /* owned; by task */
@@ -38,7 +39,15 @@ static void die(const char *what) {
     exit(1);
 }
 
+static void lay_out(uint8_t far[static GPUS_A_NODE][VG_NODE_GPUS_MAX]) {
+    for (uint32_t i = 0; i < GPUS_A_NODE; i++)
+        for (uint32_t k = 0; k < GPUS_A_NODE; k++)
+            far[i][k] = i / 2 == k / 2 ? 10 : i / 4 == k / 4 ? 20 : 30;
+}
+
 static void set_up(struct bench *b) {
+    uint8_t far[GPUS_A_NODE][VG_NODE_GPUS_MAX];
+    lay_out(far);
     char pool[] = "pool=a";
     char *labels[] = {pool};
     struct vg_eng_conf conf = vg_eng_conf_default();
@@ -69,6 +78,7 @@ static void set_up(struct bench *b) {
             .model = "H100",
             .gpu = gpu,
             .n_gpus = GPUS_A_NODE,
+            .far = b->paired ? far : NULL,
             .total = {.gpus = GPUS_A_NODE, .cpu_milli = 128000, .mem_bytes = 1ull << 40},
             .labels = labels,
             .n_labels = 1,
@@ -190,11 +200,12 @@ static void report(const struct bench *b, uint64_t queued, float *took, size_t n
 }
 
 int main(int argc, char **argv) {
-    uint64_t v[6] = {0, 0, 0, 0, 1, UINT32_MAX};
-    for (int i = 1; i < argc && i <= 6; i++)
+    uint64_t v[7] = {0, 0, 0, 0, 1, UINT32_MAX, 0};
+    for (int i = 1; i < argc && i <= 7; i++)
         v[i - 1] = strtoull(argv[i], NULL, 10);
     if (argc < 5 || !v[0] || !v[1] || !v[2] || !v[3] || v[1] > 10000000 || v[3] > 100000000) {
-        fprintf(stderr, "usage: sched-bench NODES TASKS TENANTS EVENTS [SEED [RESERVE]]\n");
+        fprintf(stderr, "usage: sched-bench NODES TASKS TENANTS EVENTS [SEED [RESERVE "
+                        "[LAYOUT]]]\n");
         return 2;
     }
     vg_mem_huge_heap(256u << 20); /* as virgad does */
@@ -202,7 +213,8 @@ int main(int argc, char **argv) {
                       .rng = vg_rng_seeded(v[4]),
                       .nodes = (uint32_t)v[0],
                       .tenants = (uint32_t)v[2],
-                      .reserve = (uint32_t)v[5]};
+                      .reserve = (uint32_t)v[5],
+                      .paired = v[6] == 1};
     float *took = vg_alloc((2 * v[3] + 2) * sizeof(*took));
     if (!b.eng || !took)
         die("no memory");

@@ -13,6 +13,7 @@ struct report {
     Vg__Pb__GpuState state[VG_GPUS_MAX], *states[VG_GPUS_MAX];
     Vg__Pb__GpuProc proc[VG_GPUS_MAX][VG_CARD_PROCS_MAX], *procs[VG_GPUS_MAX][VG_CARD_PROCS_MAX];
     char *migs[VG_GPUS_MAX][VG_CARD_MIGS_MAX];
+    uint32_t near[VG_GPUS_MAX][VG_GPUS_MAX];
 };
 
 struct one_task {
@@ -38,6 +39,16 @@ static uint32_t island_of(const struct vg_agent *a, size_t i) {
         set = linked_to(a, set);
     }
     return set == 1ULL << i ? 0 : 1 + (uint32_t)__builtin_ctzll(set);
+}
+
+/* How near the others are, in our order; whether anything is known of that. */
+static bool tell_near(const struct vg_agent *a, size_t i, uint32_t *row) {
+    bool any = false;
+    for (size_t k = 0; k < a->gpus.n; k++) {
+        row[k] = k != i && a->card[k].known ? a->card[i].facts.near[a->card[k].facts.index] : 0;
+        any |= row[k] != 0;
+    }
+    return any;
 }
 
 /* What is not known is not told. */
@@ -110,6 +121,8 @@ static void add_cards(struct vg_agent *a, struct report *r) {
         s->has_index = true;
         s->index = (uint32_t)i;
         tell_facts(a, i, s, r->migs[i]);
+        s->near = r->near[i];
+        s->n_near = tell_near(a, i, r->near[i]) ? a->gpus.n : 0;
         tell_sample(&a->card[i], s);
         tell_procs(&a->card[i], s, r->proc[i], r->procs[i]);
         r->states[r->pb.n_gpu++] = s;

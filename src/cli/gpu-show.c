@@ -4,6 +4,7 @@
 #include "base/cleanup.h"
 #include "base/util.h"
 #include "cli/json.h"
+#include "gpu/near.h"
 
 #include <string.h>
 
@@ -95,7 +96,11 @@ static json_t *procs_json(const Vg__Pb__GpuState *g) {
 }
 
 static void add_facts(json_t *j, const Vg__Pb__GpuState *g) {
-    json_t *migs = json_array();
+    json_t *migs = json_array(), *near = json_array();
+    char name[8];
+    for (size_t i = 0; i < g->n_near; i++)
+        json_array_append_new(near, i == g->index ? json_null()
+                                                  : vg_json_text(vg_near_name(g->near[i], name)));
     for (size_t i = 0; i < g->n_mig_uuid; i++)
         json_array_append_new(migs, vg_json_text(g->mig_uuid[i]));
     json_object_set_new(j, "model", vg_json_text(g->model));
@@ -108,6 +113,7 @@ static void add_facts(json_t *j, const Vg__Pb__GpuState *g) {
     json_object_set_new(j, "mem_bytes", NUMBER(g->has_mem_bytes, g->mem_bytes));
     json_object_set_new(j, "numa", NUMBER(g->has_numa, g->numa));
     json_object_set_new(j, "island", NUMBER(g->has_island, g->island));
+    json_object_set_new(j, "near", near);
     json_object_set_new(j, "pcie_gen", NUMBER(g->has_pcie_gen, g->pcie_gen));
     json_object_set_new(j, "pcie_width", NUMBER(g->has_pcie_width, g->pcie_width));
     json_object_set_new(j, "power_limit_mw", NUMBER(g->has_power_limit_mw, g->power_limit_mw));

@@ -144,7 +144,8 @@ static bool is_sane(const struct vg_nodelink *a, const Vg__Pb__GpuState *g) {
 /* What placement depends on. */
 static bool differs(const Vg__Pb__GpuState *was, const Vg__Pb__GpuState *now) {
     return !was || was->mem_bytes != now->mem_bytes || was->island != now->island ||
-           was->numa != now->numa;
+           was->numa != now->numa || was->n_near != now->n_near ||
+           (now->n_near && memcmp(was->near, now->near, now->n_near * sizeof *now->near) != 0);
 }
 
 static bool take_state(struct vg_nodelink *a, Vg__Pb__GpuState *g) {

@@ -9,6 +9,7 @@
 #include "control/node-gpus.h"
 #include "control/nodes.h"
 #include "control/sessions.h"
+#include "gpu/near.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -190,9 +191,27 @@ static size_t gpus_of(const struct vg_nodelink *a, struct vg_eng_gpu out[static 
     return count;
 }
 
+/* By index; false: no node of these says how near its cards are, or not all of them do. */
+static bool far_of(const struct vg_nodelink *a,
+                   uint8_t out[static VG_NODE_GPUS_MAX][VG_NODE_GPUS_MAX]) {
+    bool told = false;
+    for (uint32_t i = 0; i < VG_NODE_GPUS_MAX; i++) {
+        const struct vg_node_gpu *k = vg_node_gpu_get(a, i);
+        if (!(a->node->gpus & 1ULL << i))
+            continue;
+        if (!k || !k->state || !k->state->n_near)
+            return false;
+        for (size_t j = 0; j < k->state->n_near && j < VG_NODE_GPUS_MAX; j++)
+            out[i][j] = vg_near_distance(k->state->near[j]);
+        told = true;
+    }
+    return told;
+}
+
 int vg_policy_set_node(struct vg_control *c, struct vg_policy *p, const struct vg_nodelink *a) {
     const struct vg_node *n = a->node;
     struct vg_eng_gpu gpus[VG_NODE_GPUS_MAX];
+    uint8_t far[VG_NODE_GPUS_MAX][VG_NODE_GPUS_MAX] = {0};
     size_t max = n->labels.n + p->conf->n_pools, count = 0, pools = 0;
     vg_auto_free char **labels = vg_alloc((max + 1) * sizeof *labels);
     vg_auto_free char *room = vg_alloc((p->conf->n_pools + 1) * VG_ENG_POOL_LABEL);
@@ -211,6 +230,7 @@ int vg_policy_set_node(struct vg_control *c, struct vg_policy *p, const struct v
                             .total = n->total,
                             .gpu = gpus,
                             .n_gpus = gpus_of(a, gpus),
+                            .far = far_of(a, far) ? far : NULL,
                             .model = n->gpu_model,
                             .rack = rack_of(n),
                             .labels = labels,

@@ -29,16 +29,23 @@ void vg_card_sample_init(struct vg_card_sample *s, uint32_t index) {
                                  .ecc_uncorrected = VG_NONE64};
 }
 
-int32_t vg_card_numa(const char *root, const char *bus) {
-    char path[PATH_MAX], at[32];
-    vg_auto_free char *text = NULL;
+int vg_card_address(const char *bus, char ret[static VG_CARD_BUS]) {
     size_t len = strlen(bus);
-    if (len < 12 || len >= sizeof(at))
+    if (len < 12 || strchr(bus, '/'))
+        return -EINVAL;
+    for (size_t i = 0; i <= 12; i++)
+        ret[i] = (char)tolower((unsigned char)bus[len - 12 + i]);
+    return 0;
+}
+
+int32_t vg_card_numa(const char *root, const char *bus) {
+    char path[PATH_MAX], at[VG_CARD_BUS];
+    vg_auto_free char *text = NULL;
+    size_t len;
+    if (vg_card_address(bus, at) < 0)
         return -1;
-    for (size_t i = 0; i <= 12; i++) /* the kernel writes four digits of the domain, in small */
-        at[i] = (char)tolower((unsigned char)bus[len - 12 + i]);
     snprintf(path, sizeof(path), "%s/sys/bus/pci/devices/%s/numa_node", root, at);
-    if (strchr(at, '/') || vg_read_file(path, 64, &text, &len) < 0)
+    if (vg_read_file(path, 64, &text, &len) < 0)
         return -1;
     text[strcspn(text, "\n")] = 0;
     uint64_t v;

@@ -9,6 +9,7 @@
 
 #define VG_NONE UINT32_MAX
 #define VG_NONE64 UINT64_MAX
+#define VG_CARDS_MAX 64
 #define VG_CARD_PROCS_MAX 32 /* the largest by memory */
 #define VG_CARD_MIGS_MAX 8
 
@@ -25,7 +26,8 @@ struct vg_card_facts {
     uint64_t mem_bytes;
     uint32_t power_limit_mw;
     uint32_t pcie_gen, pcie_width;
-    uint64_t linked; /* set of cards that it reaches by NVLink */
+    uint64_t linked;            /* set of cards that it reaches by NVLink */
+    uint8_t near[VG_CARDS_MAX]; /* near.h: how near the others are, by their index */
     bool mig;
     uint32_t n_migs;
     char mig_uuid[VG_CARD_MIGS_MAX][64];
@@ -73,10 +75,15 @@ int vg_nvml_open(const char *library, struct vg_card_source *ret, struct vg_err 
 int vg_amd_open(const char *root, struct vg_card_source *ret, struct vg_err *err);
 /* Cards that are not there, for tests and demonstrations. Card N does what `dir`/N says, one word
    a line: "sm 40", "mem 2147483648", "power 300000", "xid 79", "lost 1", "ecc 2", "hang 1"; without
-   such a file it is idle. */
+   such a file it is idle. Read once, when it is opened: "numa 1", "switch 2" (a PCIe switch),
+   "island 1" (NVLink); equal numbers are together. */
 int vg_fake_open(uint32_t n, const char *dir, struct vg_card_source *ret, struct vg_err *err);
 
-/* By the kernel's list of devices; -1: unknown. `bus` as drivers write it: 00000000:4B:00.0. */
+/* The kernel's name of a device (0000:4b:00.0) by what drivers write (00000000:4B:00.0): four
+   digits of the domain, in small. 0 or -EINVAL. */
+#define VG_CARD_BUS 13
+int vg_card_address(const char *bus, char ret[static VG_CARD_BUS]);
+/* By the kernel's list of devices; -1: unknown. `bus` as drivers write it. */
 int32_t vg_card_numa(const char *root, const char *bus);
 /* Everything unknown, now. */
 void vg_card_sample_init(struct vg_card_sample *s, uint32_t index);

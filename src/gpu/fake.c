@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "gpu/card.h"
+#include "gpu/near.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,20 +28,23 @@ struct fake {
 
 struct script {
     uint64_t sm, mem, power, xid, lost, ecc, hang;
+    uint64_t numa, bridge, island; /* facts: read once */
 };
 
 static void read_script(const struct fake *f, uint32_t i, struct script *s) {
     static const struct {
         const char *word;
         size_t at;
-    } words[] = {{"sm", offsetof(struct script, sm)},       {"mem", offsetof(struct script, mem)},
-                 {"power", offsetof(struct script, power)}, {"xid", offsetof(struct script, xid)},
-                 {"lost", offsetof(struct script, lost)},   {"ecc", offsetof(struct script, ecc)},
-                 {"hang", offsetof(struct script, hang)}};
+    } words[] = {
+        {"sm", offsetof(struct script, sm)},         {"mem", offsetof(struct script, mem)},
+        {"power", offsetof(struct script, power)},   {"xid", offsetof(struct script, xid)},
+        {"lost", offsetof(struct script, lost)},     {"ecc", offsetof(struct script, ecc)},
+        {"hang", offsetof(struct script, hang)},     {"numa", offsetof(struct script, numa)},
+        {"switch", offsetof(struct script, bridge)}, {"island", offsetof(struct script, island)}};
     char path[4096];
     vg_auto_free char *text = NULL;
     size_t len;
-    *s = (struct script){.power = IDLE_MW};
+    *s = (struct script){.power = IDLE_MW, .numa = VG_NONE64};
     snprintf(path, sizeof(path), "%.4000s/%u", f->dir, i);
     if (vg_read_file(path, 4096, &text, &len) < 0)
         return;
@@ -56,8 +60,30 @@ static void read_script(const struct fake *f, uint32_t i, struct script *s) {
     }
 }
 
+/* Where two cards are, by their files. */
+static uint32_t near(const struct script *a, const struct script *b) {
+    enum vg_near_level level = VG_NEAR_UNKNOWN;
+    if (a->bridge && a->bridge == b->bridge)
+        level = VG_NEAR_SWITCH;
+    else if (a->numa != VG_NONE64 && b->numa != VG_NONE64)
+        level = a->numa == b->numa ? VG_NEAR_NODE : VG_NEAR_SYSTEM;
+    return vg_near_make(a->island && a->island == b->island, level);
+}
+
+static void lay_out(const struct fake *f, uint32_t i, struct vg_card_facts *ret) {
+    struct script own, other;
+    read_script(f, i, &own);
+    ret->numa = own.numa < 4096 ? (int32_t)own.numa : -1;
+    for (uint32_t k = 0; k < f->n && k < VG_CARDS_MAX; k++) {
+        read_script(f, k, &other);
+        if (k == i)
+            continue;
+        ret->near[k] = (uint8_t)near(&own, &other);
+        ret->linked |= (uint64_t)(vg_near_links(ret->near[k]) != 0) << k;
+    }
+}
+
 static int facts(void *state, uint32_t i, struct vg_card_facts *ret) {
-    (void)state;
     *ret = (struct vg_card_facts){.vendor = VG_CARD_FAKE,
                                   .index = i,
                                   .minor = -1,
@@ -68,6 +94,7 @@ static int facts(void *state, uint32_t i, struct vg_card_facts *ret) {
                                   .pcie_width = VG_NONE};
     snprintf(ret->name, sizeof(ret->name), "Simulated GPU");
     snprintf(ret->uuid, sizeof(ret->uuid), "SIMULATED-%u", i);
+    lay_out(state, i, ret);
     return 0;
 }
 

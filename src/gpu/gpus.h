@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define VG_GPUS_MAX 64
+#define VG_GPUS_MAX VG_CARDS_MAX
 #define VG_GPU_PATH 64
 #define VG_GPU_EXTRA_MAX 4   /* further device nodes of one GPU */
 #define VG_GPU_COMMON_MAX 12 /* and of all of them */

@@ -3,7 +3,7 @@
    into our memory is bounded by the sizes we pass. */
 #include "base/cleanup.h"
 #include "base/mem.h"
-#include "gpu/card.h"
+#include "gpu/nvml-int.h"
 
 #include <dlfcn.h>
 #include <stddef.h>
@@ -11,14 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef void *handle;
+typedef vg_nvml_handle handle;
 
-enum { NVML_OK = 0, NVML_TOO_SMALL = 7, NVML_LOST = 15 };
 enum { CLOCK_SM = 1, CLOCK_MEM = 2, TEMPERATURE_DIE = 0 };
 enum { ECC_CORRECTED = 0, ECC_UNCORRECTED = 1, ECC_VOLATILE = 0 };
 #define EVENT_XID 8ULL
 #define P2P_NVLINK 2
-#define CARDS_MAX 64
 
 struct utilization {
     unsigned gpu, memory;
@@ -29,11 +27,6 @@ struct memory_v1 {
 struct memory_v2 {
     unsigned version;
     unsigned long long total, reserved, free, used;
-};
-struct pci_info {
-    char legacy[16];
-    unsigned domain, bus, device, id, subsystem;
-    char bus_id[32];
 };
 struct process {
     unsigned pid;
@@ -53,11 +46,11 @@ struct event_data {
 
 struct nvml {
     void *lib;
-    handle card[CARDS_MAX];
+    handle card[VG_CARDS_MAX];
     unsigned n;
     handle events; /* NULL: none are told */
-    unsigned long long seen_use[CARDS_MAX];
-    bool lost[CARDS_MAX];
+    unsigned long long seen_use[VG_CARDS_MAX];
+    bool lost[VG_CARDS_MAX];
     char driver[32];
     int (*init)(void);
     int (*shutdown)(void);
@@ -171,7 +164,7 @@ static void ask_migs(struct nvml *n, handle h, struct vg_card_facts *ret) {
     ret->mig = true;
     if (!n->mig_count || n->mig_count(h, &max) != NVML_OK || !n->mig_by_index)
         return;
-    for (unsigned i = 0; i < max && i < CARDS_MAX && ret->n_migs < VG_CARD_MIGS_MAX; i++) {
+    for (unsigned i = 0; i < max && i < VG_CARDS_MAX && ret->n_migs < VG_CARD_MIGS_MAX; i++) {
         handle part = NULL;
         if (n->mig_by_index(h, i, &part) == NVML_OK)
             ask_text(n->uuid, part, ret->mig_uuid[ret->n_migs++], sizeof(ret->mig_uuid[0]));
@@ -208,6 +201,7 @@ static int facts(void *state, uint32_t i, struct vg_card_facts *ret) {
     ret->pcie_gen = ask32(n->pcie_gen, h);
     ret->pcie_width = ask32(n->pcie_width, h);
     ret->linked = ask_linked(n, i);
+    vg_nvml_near(&(struct vg_nvml_cards){.lib = n->lib, .card = n->card, .n = n->n}, ret);
     ask_migs(n, h, ret);
     return 0;
 }
@@ -343,7 +337,7 @@ static int open_cards(struct nvml *n, const char *library, struct vg_err *err) {
     if (r != NVML_OK)
         return vg_err_set(err, VG_UNAVAILABLE,
                           "%s cannot reach the driver (code %d): see 'nvidia-smi'", library, r);
-    n->n = VG_MIN(count, (unsigned)CARDS_MAX);
+    n->n = VG_MIN(count, (unsigned)VG_CARDS_MAX);
     for (unsigned i = 0; i < n->n; i++)
         n->lost[i] = n->by_index(i, &n->card[i]) == NVML_LOST;
     if (!n->driver_version || n->driver_version(n->driver, sizeof(n->driver)) != NVML_OK)

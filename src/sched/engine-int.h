@@ -1,7 +1,7 @@
 #pragma once
 /* Inside the engine: what it remembers, and who does what.
 
-   enodes.c gpus.c fit.c score.c together.c
+   enodes.c gpus.c near.c fit.c score.c together.c
                                    pools, nodes, what is free, where a shape fits best (and the
                                    public calls that change pools, nodes and the mix)
    tenants.c lanes.c shapes.c      who is next
@@ -44,6 +44,7 @@ struct enode {
     struct vg_res total;
     int64_t cpu_free, mem_free;  /* below 0 only through adopted tasks */
     struct egpu *gpu;            /* owned, by index ascending */
+    struct near *near;           /* owned; NULL: all are equally far from each other */
     uint32_t n_gpus, whole_free; /* GPUs that nobody holds any of */
     bool usable;
     bool shrunk; /* became smaller than what was held on it, once */

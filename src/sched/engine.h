@@ -112,6 +112,9 @@ struct vg_eng_node {
     struct vg_res total; /* gpus follows from n_gpus */
     const struct vg_eng_gpu *gpu;
     size_t n_gpus;
+    /* How far any two are from each other, by index: 1 .. 255. NULL: as islands and NUMA nodes say.
+     */
+    const uint8_t (*far)[VG_NODE_GPUS_MAX];
     const char *model; /* of its GPUs; NULL or "": none */
     const char *rack;  /* or whatever else gangs should stay within; NULL: unknown */
     char *const *labels;

@@ -165,6 +165,7 @@ static void free_node(struct enode *n) {
     free(n->model);
     free(n->rack);
     free(n->gpu);
+    free(n->near);
     vg_labels_free(n->label, n->n_labels);
     vg_map_done(&n->cached);
     free(n);
@@ -253,6 +254,39 @@ static struct egpu *make_gpus(const struct vg_eng_gpu *in, size_t n) {
     return g;
 }
 
+/* Where nobody said: cards of one island are near, then those of one NUMA node. */
+static uint8_t guess(const struct vg_eng_gpu *a, const struct vg_eng_gpu *b) {
+    if (a->island && a->island == b->island)
+        return 1;
+    return a->numa == b->numa ? 2 : 3;
+}
+
+/* 0 or -ENOMEM; NULL: there is nothing to choose. */
+static int make_near(const struct vg_eng_node *in, size_t n, struct near **ret) {
+    uint8_t dist[VG_NODE_GPUS_MAX][VG_NODE_GPUS_MAX] = {0};
+    uint64_t cards = 0;
+    uint32_t top = 0;
+    *ret = NULL;
+    if (n < 3) /* of two, any one is as good as the other */
+        return 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct vg_eng_gpu *a = &in->gpu[i];
+        cards |= 1ULL << a->index;
+        top = VG_MAX(top, a->index + 1);
+        for (size_t k = 0; k < n; k++) {
+            const struct vg_eng_gpu *b = &in->gpu[k];
+            uint8_t told = in->far ? in->far[a->index][b->index] : guess(a, b);
+            dist[a->index][b->index] = told ? told : UINT8_MAX;
+        }
+    }
+    vg_auto_free struct near *w = vg_near_new(dist, top);
+    if (!w)
+        return -ENOMEM;
+    if (!vg_near_flat(w, cards))
+        *ret = vg_take_ptr(w);
+    return 0;
+}
+
 /* What is free follows from what it has and the tasks on it. */
 static void recount(struct enode *n) {
     n->cpu_free = n->total.cpu_milli;
@@ -278,8 +312,10 @@ int vg_eng_set_node(struct vg_eng *e, const struct vg_eng_node *in) {
     vg_auto_free char *model = vg_strdup(in->model ? in->model : "");
     vg_auto_free char *rack = vg_strdup(in->rack ? in->rack : "");
     vg_auto_free struct egpu *gpu = make_gpus(in->gpu, n_gpus);
+    vg_auto_free struct near *near = NULL;
     char **label = vg_labels_dup(in->labels, in->n_labels);
-    struct enode *n = name && model && rack && gpu && label ? vg_node_get(e, in->id) : NULL;
+    bool made = name && model && rack && gpu && label && make_near(in, n_gpus, &near) == 0;
+    struct enode *n = made ? vg_node_get(e, in->id) : NULL;
     uint32_t rack_no = n ? vg_rack_number(e, rack, n->at) : 0;
     if (!rack_no) {
         vg_labels_free(label, in->n_labels);
@@ -290,11 +326,13 @@ int vg_eng_set_node(struct vg_eng *e, const struct vg_eng_node *in) {
     free(n->model);
     free(n->rack);
     free(n->gpu);
+    free(n->near);
     vg_labels_free(n->label, n->n_labels);
     n->name = vg_take_ptr(name);
     n->model = vg_take_ptr(model);
     n->rack = vg_take_ptr(rack);
     n->gpu = vg_take_ptr(gpu);
+    n->near = vg_take_ptr(near);
     n->label = label;
     n->n_labels = in->n_labels;
     vg_rack_set(e, n, rack_no);

@@ -1,6 +1,5 @@
-/* The cards of a node: what is held of them, and which ones a member gets. Whole ones: within one
-   NVLink island if any has enough, the one that then has the fewest left; else within one NUMA
-   domain; else the fewest domains, fullest first. Shares: score.c chooses. Pure. */
+/* The cards of a node: what is held of them, and which ones a member gets. Whole ones: near.c
+   chooses. Shares: score.c. Pure. */
 #include "base/cleanup.h"
 #include "sched/place.h"
 
@@ -68,95 +67,34 @@ bool vg_card_takes_share(const struct fit *f, const struct egpu *g) {
            g->free_mem >= (int64_t)vg_fit_card_mem(f, g->mem);
 }
 
-/* One group of free cards: an island or a NUMA domain. */
-struct group {
+/* The free cards of one NVLink island. */
+struct island {
     uint32_t key, n;
 };
 
-static uint32_t key_of(const struct egpu *g, bool by_island) {
-    return by_island ? g->island : g->numa;
-}
-
-static size_t group_free(const struct fit *f, const struct enode *n, bool by_island,
-                         struct group *ret) {
-    size_t groups = 0;
-    for (uint32_t i = 0; i < n->n_gpus; i++) {
-        uint32_t key = key_of(&n->gpu[i], by_island);
-        if (!whole(f, &n->gpu[i]) || (by_island && !key))
-            continue;
-        size_t k = 0;
-        while (k < groups && ret[k].key != key)
-            k++;
-        if (k == groups)
-            ret[groups++] = (struct group){.key = key};
-        ret[k].n++;
-    }
-    return groups;
-}
-
-/* Up to `count` free cards of a group (or, without one, of all), lowest index first. */
-static uint64_t pick(const struct fit *f, const struct enode *n, uint32_t count,
-                     const struct group *g, bool by_island, uint64_t taken) {
-    uint64_t set = 0;
-    for (uint32_t i = 0; i < n->n_gpus && count; i++) {
-        const struct egpu *c = &n->gpu[i];
-        if (!whole(f, c) || (taken >> c->index & 1) || (g && key_of(c, by_island) != g->key))
-            continue;
-        set |= 1ULL << c->index;
-        count--;
-    }
-    return set;
-}
-
-/* The smallest group that holds `count`. */
-static const struct group *tightest(const struct group *g, size_t n, uint32_t count) {
-    const struct group *best = NULL;
-    for (size_t i = 0; i < n; i++)
-        if (g[i].n >= count && (!best || g[i].n < best->n))
-            best = &g[i];
-    return best;
-}
-
-/* No group is enough: fill the largest ones first, so that few are touched. */
-static uint64_t spread(const struct fit *f, const struct enode *n, uint32_t count, struct group *g,
-                       size_t groups) {
-    uint64_t set = 0;
-    while (count) {
-        const struct group *tight = tightest(g, groups, count);
-        struct group *most = NULL;
-        for (size_t i = 0; i < groups; i++)
-            if (g[i].n && (!most || g[i].n > most->n))
-                most = &g[i];
-        if (!most)
-            break;
-        if (tight)
-            most = g + (tight - g);
-        uint64_t more = pick(f, n, count, most, false, set);
-        count -= (uint32_t)__builtin_popcountll(more);
-        set |= more;
-        most->n = 0;
-    }
-    return set;
-}
-
 uint32_t vg_gpus_linked(const struct fit *f, const struct enode *n) {
-    struct group g[VG_NODE_GPUS_MAX];
-    size_t groups = group_free(f, n, true, g);
-    uint32_t most = 0;
-    for (size_t i = 0; i < groups; i++)
-        most = VG_MAX(most, g[i].n);
+    struct island g[VG_NODE_GPUS_MAX];
+    uint32_t most = 0, islands = 0;
+    for (uint32_t i = 0; i < n->n_gpus; i++) {
+        uint32_t key = n->gpu[i].island, k = 0;
+        if (!key || !whole(f, &n->gpu[i]))
+            continue;
+        while (k < islands && g[k].key != key)
+            k++;
+        if (k == islands)
+            g[islands++] = (struct island){.key = key};
+        g[k].n++;
+        most = VG_MAX(most, g[k].n);
+    }
     return most;
 }
 
 static uint64_t whole_set(const struct fit *f, const struct enode *n) {
-    struct group g[VG_NODE_GPUS_MAX];
-    uint32_t count = f->res.gpus;
-    size_t groups = group_free(f, n, true, g);
-    const struct group *best = tightest(g, groups, count);
-    if (best)
-        return pick(f, n, count, best, true, 0);
-    groups = group_free(f, n, false, g);
-    return spread(f, n, count, g, groups);
+    uint64_t free = 0;
+    for (uint32_t i = 0; i < n->n_gpus; i++)
+        if (whole(f, &n->gpu[i]))
+            free |= 1ULL << n->gpu[i].index;
+    return vg_near_pick(n->near, free, f->res.gpus);
 }
 
 /* Whether CPU, memory and the number of tasks leave room. */

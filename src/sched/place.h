@@ -4,6 +4,7 @@
    enodes.c    pools and nodes, what is free, the log of changes
    nclass.c    nodes that no request tells apart when they are empty are of one class
    gpus.c      which cards of a node
+   near.c      sets of cards by distance
    mix.c       what requests are likely, and what free capacity is therefore worth
    score.c     how much worth is lost by placing a fit on a node
    fit.c       equal requests are one fit; where it may go at all
@@ -11,6 +12,7 @@
    racks.c     what is free in each rack
    together.c  whole gangs */
 #include "sched/engine-int.h"
+#include "sched/near.h"
 
 /* Names as small numbers from 1; 0: none. */
 struct names {

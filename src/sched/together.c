@@ -82,9 +82,8 @@ static void deal(const struct gathering *g, const struct spot *all, struct spot 
     uint64_t left = all->gpus;
     for (uint32_t i = 0; i < g->members; i++) {
         ret[i] = *all;
-        ret[i].gpus = 0;
-        for (uint32_t k = 0; k < g->f->res.gpus; k++, left &= left - 1)
-            ret[i].gpus |= left & -left;
+        ret[i].gpus = vg_near_pick(all->node->near, left, g->f->res.gpus);
+        left &= ~ret[i].gpus;
     }
 }
 

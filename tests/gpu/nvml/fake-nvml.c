@@ -10,7 +10,8 @@
 enum { OK = 0, NOT_SUPPORTED = 3, TOO_SMALL = 7, TIMEOUT = 10, LOST = 15 };
 
 struct card {
-    unsigned long long sm, mem_busy, used, energy, power, ecc, lost, xid, mig, procs;
+    unsigned long long sm, mem_busy, used, energy, power, ecc, lost, xid, mig, procs, level, links,
+        direct; /* links: so many are up, of which `direct` lead to the other card */
 };
 static struct card cards[CARDS];
 
@@ -24,7 +25,8 @@ void fake_nvml_set(unsigned card, const char *what, unsigned long long v) {
     } all[] = {{"sm", &c->sm},         {"mem_busy", &c->mem_busy}, {"used", &c->used},
                {"energy", &c->energy}, {"power", &c->power},       {"ecc", &c->ecc},
                {"lost", &c->lost},     {"xid", &c->xid},           {"mig", &c->mig},
-               {"procs", &c->procs}};
+               {"procs", &c->procs},   {"level", &c->level},       {"links", &c->links},
+               {"direct", &c->direct}};
     for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         if (!strcmp(all[i].name, what)) {
             *all[i].at = v;
@@ -122,6 +124,9 @@ API int nvmlDeviceGetTemperature(void *h, int which, unsigned *v);
 API int nvmlDeviceGetClockInfo(void *h, int which, unsigned *v);
 API int nvmlDeviceGetTotalEccErrors(void *h, int kind, int counter, unsigned long long *v);
 API int nvmlDeviceGetP2PStatus(void *a, void *b, int cap, int *status);
+API int nvmlDeviceGetTopologyCommonAncestor(void *a, void *b, int *level);
+API int nvmlDeviceGetNvLinkState(void *h, unsigned link, unsigned *active);
+API int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *h, unsigned link, struct pci *p);
 API int nvmlDeviceGetMigMode(void *h, unsigned *now, unsigned *then);
 API int nvmlDeviceGetMaxMigDeviceCount(void *h, unsigned *n);
 API int nvmlDeviceGetMigDeviceHandleByIndex(void *h, unsigned i, void **part);
@@ -148,6 +153,7 @@ int nvmlDeviceGetMinorNumber(void *h, unsigned *v) {
 }
 int nvmlDeviceGetPciInfo_v3(void *h, struct pci *p) {
     memset(p, 0, sizeof(*p));
+    p->bus = index_of(h) ? 0x4b : 0x1a;
     return put(p->bus_id, sizeof(p->bus_id), index_of(h) ? "00000000:4B:00.0" : "00000000:1A:00.0");
 }
 int nvmlDeviceGetMemoryInfo_v2(void *h, struct memory_v2 *m) {
@@ -192,6 +198,28 @@ int nvmlDeviceGetP2PStatus(void *a, void *b, int cap, int *status) {
     if (index_of(a) == index_of(b) || cap != 2)
         abort();
     *status = 0;
+    return OK;
+}
+int nvmlDeviceGetTopologyCommonAncestor(void *a, void *b, int *level) {
+    if (index_of(a) == index_of(b))
+        abort();
+    *level = (int)cards[index_of(a)].level;
+    return *level == 99 ? NOT_SUPPORTED : OK;
+}
+int nvmlDeviceGetNvLinkState(void *h, unsigned link, unsigned *active) {
+    if (link >= 18)
+        abort();
+    *active = link < cards[index_of(h)].links;
+    return OK;
+}
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *h, unsigned link, struct pci *p) {
+    const struct card *c = &cards[index_of(h)];
+    if (link >= c->links)
+        abort();
+    memset(p, 0, sizeof(*p));
+    if (link < c->direct)
+        return nvmlDeviceGetPciInfo_v3(&cards[1 - index_of(h)], p);
+    p->bus = 0xc0 + link; /* a switch */
     return OK;
 }
 int nvmlDeviceGetMigMode(void *h, unsigned *now, unsigned *then) {

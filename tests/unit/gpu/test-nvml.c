@@ -1,6 +1,7 @@
 /* NVIDIA's library, by one that has no card: every value, and what becomes of those that it lacks.
  */
 #include "gpu/card.h"
+#include "gpu/near.h"
 
 #include <criterion/criterion.h>
 #include <dlfcn.h>
@@ -43,6 +44,34 @@ Test(nvml, facts_of_every_card) {
     cr_assert(f.mig);
     cr_assert_eq(f.n_migs, 2u);
     cr_assert_str_eq(f.mig_uuid[1], "GPU-bbbb");
+    close_library();
+}
+
+static const char *nearness(uint32_t of, uint32_t to) {
+    static char name[8];
+    struct vg_card_facts f;
+    cr_assert_eq(src.facts(src.state, of, &f), 0);
+    cr_assert_eq(f.near[of], 0, "of itself nothing is said");
+    return vg_near_name(f.near[to], name);
+}
+
+Test(nvml, how_near_the_other_card_is) {
+    struct vg_card_facts f;
+    open_library(FAKE_NVML);
+    set(0, "level", 50);
+    cr_assert_str_eq(nearness(0, 1), "NV1", "it says that there is a link, and counts none");
+    set(0, "links", 18);
+    cr_assert_str_eq(nearness(0, 1), "NV18", "by a switch");
+    set(0, "direct", 4);
+    cr_assert_str_eq(nearness(0, 1), "NV4", "those that lead there");
+    cr_assert_eq(src.facts(src.state, 0, &f), 0);
+    cr_assert_eq(vg_near_level(f.near[1]), VG_NEAR_SYSTEM);
+    set(1, "level", 10);
+    cr_assert_eq(src.facts(src.state, 1, &f), 0);
+    cr_assert_eq(vg_near_level(f.near[0]), VG_NEAR_SWITCH);
+    set(1, "level", 70); /* nothing that we know */
+    cr_assert_eq(src.facts(src.state, 1, &f), 0);
+    cr_assert_eq(vg_near_level(f.near[0]), VG_NEAR_UNKNOWN);
     close_library();
 }
 
@@ -125,6 +154,7 @@ Test(nvml, an_old_library_tells_what_it_has) {
     cr_assert_str_eq(f.name, "");
     cr_assert_eq(f.minor, -1);
     cr_assert_eq(f.linked, 0u);
+    cr_assert_eq(f.near[1], 0);
     cr_assert_eq(src.sample(src.state, 0, true, &s), 0);
     cr_assert_eq(s.mem_used_bytes, 1ULL << 30);
     cr_assert_eq(s.sm_percent, VG_NONE);
