@@ -12,6 +12,7 @@ enum {
     O_GPUS,
     O_GPU_MEM,
     O_GPU_MODEL,
+    O_GPU_HARD,
     O_CPUS,
     O_MEM,
     O_NODE_LABEL,
@@ -62,6 +63,7 @@ enum {
     {"pool", 'P', "NAME[,NAME...]", "run on this pool, or on the first that can", O_POOL},         \
         {"gpus", 0, "N", "GPUs to hold; 0.25 is a share of one", O_GPUS},                          \
         {"gpu-mem", 0, "SIZE", "memory to hold on each GPU: 20G", O_GPU_MEM},                      \
+        {"gpu-hard", 0, NULL, "of a share: never more, even when the GPU is idle", O_GPU_HARD},    \
         {"gpu-model", 0, "M[|M...]", "only these models: 'A100|H100'", O_GPU_MODEL},               \
         {"cpus", 0, "N", "CPUs to hold; 0.5 is half of one", O_CPUS},                              \
         {"mem", 0, "SIZE", "memory to hold, and the limit: 512M, 8G", O_MEM},                      \
@@ -296,6 +298,9 @@ static int place_option(struct vg_spec_opts *o, struct vg_opt_state *st, int id,
     case O_GPU_MEM:
         o->want.has_gpu_mem_bytes = true;
         return vg_opt_size(st, arg, &o->want.gpu_mem_bytes);
+    case O_GPU_HARD:
+        s->has_gpu_hard = s->gpu_hard = true;
+        return 0;
     case O_GPU_MODEL:
         return vg_spec_models(st, arg, s);
     case O_CPUS:

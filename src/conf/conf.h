@@ -31,6 +31,11 @@ enum vg_pool_class {
 
 const char *vg_network_name(enum vg_network n); /* "nat", as in Start.network */
 const char *vg_pool_class_name(enum vg_pool_class c);
+int vg_pool_class_parse(const char *name, enum vg_pool_class *ret); /* -EINVAL */
+/* Whether it gives parts of one card (grant.gpu_milli) and no whole ones. */
+bool vg_pool_class_shares(enum vg_pool_class c);
+/* What its tasks share with others, and so lose together: a few words for people. */
+const char *vg_pool_class_domain(enum vg_pool_class c);
 
 struct vg_pool_conf {
     char *name;             /* owned */
@@ -49,6 +54,7 @@ struct vg_pool_conf {
     uint64_t min_run_usec; /* no task of the pool is preempted before */
     /* GPUs held and not used for so long: said; the task is ended; 0: never. */
     uint64_t idle_warn_usec, idle_end_usec;
+    uint64_t gpu_turn_usec;        /* the longest turn on a shared card; 0: as the node likes */
     struct vg_strings idle_exempt; /* users and teams that this is not for */
     bool mirror;   /* tasks find the files of the machine they come from; else the node's */
     unsigned line; /* where it stands in the file; 0 for the default pool */

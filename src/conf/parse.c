@@ -176,6 +176,27 @@ int parse_labels(struct parse *p, const yaml_node_t *node, const struct key *key
     return r;
 }
 
+/* What GPUs its class gives: whole ones, or parts of one. */
+static int check_class(struct parse *p, const yaml_node_t *at, const struct vg_pool_conf *pool) {
+    const char *class = vg_pool_class_name(pool->class);
+    const struct vg_res *s = &pool->shape, *m = &pool->max;
+    if (vg_pool_class_shares(pool->class) && (s->gpus || m->gpus))
+        return parse_fail(
+            p, at,
+            "pool '%s': class '%s' gives parts of one GPU, so 'gpus' must be below 1, "
+            "like 0.5; whole GPUs need class 'dedicated'",
+            pool->name, class);
+    if (!vg_pool_class_shares(pool->class) && (s->gpu_milli || m->gpu_milli))
+        return parse_fail(p, at,
+                          "pool '%s': class '%s' gives whole GPUs, so 'gpus' must be a whole "
+                          "number; shares of a GPU need class 'shared'",
+                          pool->name, class);
+    if (pool->gpu_turn_usec && pool->class != VG_CLASS_SHARED)
+        return parse_fail(p, at, "pool '%s': 'gpu_turn' is for class 'shared'; its class is '%s'",
+                          pool->name, class);
+    return 0;
+}
+
 static int check_pool(struct parse *p, const yaml_node_t *at, const struct vg_conf *c,
                       const struct vg_pool_conf *pool) {
     if (!pool->name)
@@ -197,12 +218,7 @@ static int check_pool(struct parse *p, const yaml_node_t *at, const struct vg_co
     if (over)
         return parse_fail(p, at, "pool '%s': 'shape' gives more %s than 'max' allows; raise max.%s",
                           pool->name, over, over);
-    if (s->gpu_milli || m->gpu_milli) /* nothing holds a task to its share yet */
-        return parse_fail(p, at,
-                          "pool '%s': shares of a GPU need class 'shared', which is not offered "
-                          "yet; give whole GPUs",
-                          pool->name);
-    return 0;
+    return check_class(p, at, pool);
 }
 
 static int add_pool(struct parse *p, const yaml_node_t *node) {

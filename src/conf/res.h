@@ -47,6 +47,14 @@ static inline Vg__Pb__Resources vg_res_to_pb(struct vg_res r) {
     return pb;
 }
 
+/* GPU memory that one task takes from a card of this size: all of it, what was asked for, or the
+   share's part. */
+static inline uint64_t vg_res_card_mem(const struct vg_res *r, uint64_t card_bytes) {
+    if (r->gpus || r->gpu_mem_bytes)
+        return r->gpus ? card_bytes : r->gpu_mem_bytes;
+    return (card_bytes / 1000) * r->gpu_milli + (card_bytes % 1000) * r->gpu_milli / 1000;
+}
+
 /* Whether `want` fits into `have`, by what is reserved: CPU, memory and GPUs. */
 static inline bool vg_res_fits(const struct vg_res *want, const struct vg_res *have) {
     return want->cpu_milli <= have->cpu_milli && want->mem_bytes <= have->mem_bytes &&

@@ -135,13 +135,14 @@ static const char *const networks[] = {
 };
 static const struct {
     const char *name;
-    bool offered;
+    bool offered, shares;
+    const char *domain;
 } classes[VG_CLASSES] = {
-    [VG_CLASS_DEDICATED] = {"dedicated", true},
-    [VG_CLASS_SHARED] = {"shared", false},
-    [VG_CLASS_MPS] = {"mps", false},
-    [VG_CLASS_MIG] = {"mig", false},
-    [VG_CLASS_BARE] = {"bare-metal", false},
+    [VG_CLASS_DEDICATED] = {"dedicated", true, false, "own card; shared kernel and driver"},
+    [VG_CLASS_SHARED] = {"shared", true, true, "own context; shared card, kernel and driver"},
+    [VG_CLASS_MPS] = {"mps", false, true, "one context for all on the card"},
+    [VG_CLASS_MIG] = {"mig", false, false, "own part of a card; shared kernel and driver"},
+    [VG_CLASS_BARE] = {"bare-metal", false, false, "own node"},
 };
 
 const char *vg_network_name(enum vg_network n) {
@@ -150,6 +151,42 @@ const char *vg_network_name(enum vg_network n) {
 
 const char *vg_pool_class_name(enum vg_pool_class c) {
     return (unsigned)c < VG_COUNT(classes) ? classes[c].name : "?";
+}
+
+int vg_pool_class_parse(const char *name, enum vg_pool_class *ret) {
+    for (unsigned i = 0; i < VG_COUNT(classes); i++)
+        if (strcmp(name, classes[i].name) == 0) {
+            *ret = (enum vg_pool_class)i;
+            return 0;
+        }
+    return -EINVAL;
+}
+
+bool vg_pool_class_shares(enum vg_pool_class c) {
+    return (unsigned)c < VG_COUNT(classes) && classes[c].shares;
+}
+
+const char *vg_pool_class_domain(enum vg_pool_class c) {
+    return (unsigned)c < VG_COUNT(classes) ? classes[c].domain : "?";
+}
+
+/* "dedicated, shared or mps": those that a file may name. Returns out. */
+static char *offered_classes(char *out, size_t n) {
+    unsigned left = 0;
+    size_t at = 0;
+    for (unsigned i = 0; i < VG_COUNT(classes); i++)
+        left += classes[i].offered;
+    out[0] = 0;
+    for (unsigned i = 0; i < VG_COUNT(classes) && at < n; i++) {
+        if (!classes[i].offered)
+            continue;
+        left--;
+        at += (size_t)snprintf(out + at, n - at, "%s%s%s", classes[i].name, left > 1 ? "," : "",
+                               left > 1    ? " "
+                               : left == 1 ? " or "
+                                           : "");
+    }
+    return out;
 }
 
 static const char *const placements[] = {
@@ -219,15 +256,15 @@ static int read_when(struct parse *p, const yaml_node_t *node, const struct key 
 
 static int read_class(struct parse *p, const yaml_node_t *node, const struct key *key,
                       const char *s, enum vg_pool_class *place) {
-    for (unsigned i = 0; i < VG_COUNT(classes); i++) {
-        if (strcmp(s, classes[i].name) != 0)
-            continue;
-        if (!classes[i].offered)
-            return parse_fail(p, node, "class '%s' is not offered yet; use 'dedicated'", s);
-        *place = (enum vg_pool_class)i;
-        return 0;
-    }
-    return fail_value(p, node, key, s, "dedicated");
+    enum vg_pool_class c;
+    char names[96];
+    offered_classes(names, sizeof names);
+    if (vg_pool_class_parse(s, &c) < 0)
+        return fail_value(p, node, key, s, names);
+    if (!classes[c].offered)
+        return parse_fail(p, node, "class '%s' is not offered yet; use %s", s, names);
+    *place = c;
+    return 0;
 }
 
 static int read_scalar(struct parse *p, const yaml_node_t *node, const struct key *key,

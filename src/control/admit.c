@@ -62,8 +62,8 @@ static int admit_time(const struct vg_pool_conf *pool, const struct vg_res *gran
 
 /* The other acceptable pools give the same as the first: what each would give by itself only has to
    be allowed there. */
-static int admit_others(struct vg_control *c, Vg__Pb__TaskSpec *spec, const struct vg_res *grant,
-                        struct vg_err *err) {
+static int admit_others(struct vg_control *c, const struct vg_pool_conf *pool,
+                        Vg__Pb__TaskSpec *spec, const struct vg_res *grant, struct vg_err *err) {
     Vg__Pb__Resources want = vg_res_to_pb(*grant);
     if (spec->n_also_pool >= VG_ENG_POOLS_MAX)
         return vg_err_set(err, VG_INVALID, "a task may name at most %d pools", VG_ENG_POOLS_MAX);
@@ -72,9 +72,15 @@ static int admit_others(struct vg_control *c, Vg__Pb__TaskSpec *spec, const stru
         const struct vg_pool_conf *p = vg_pool_find(&c->conf, spec->also_pool[i], err);
         if (!p)
             return err->code;
-        int r = vg_pool_grant(p, &want, &other, err);
+        int r = vg_pool_grant(&c->conf, p, &want, &other, err);
         if (r < 0)
             return r;
+        if (p->class != pool->class && (grant->gpus || grant->gpu_milli))
+            return vg_err_set(err, VG_INVALID,
+                              "pools '%s' (class %s) and '%s' (class %s) give GPUs in different "
+                              "ways: name pools of one class",
+                              pool->name, vg_pool_class_name(pool->class), p->name,
+                              vg_pool_class_name(p->class));
         spec->time_limit_usec = vg_pool_time_usec(p, spec->time_limit_usec);
         spec->has_time_limit_usec = spec->time_limit_usec != 0;
     }
@@ -88,13 +94,18 @@ int vg_admit(struct vg_control *c, const struct vg_user *u, Vg__Pb__TaskSpec *sp
     struct vg_res grant;
     if (!pool)
         return err->code;
-    int r = vg_pool_grant(pool, spec->want, &grant, err);
+    int r = vg_pool_grant(&c->conf, pool, spec->want, &grant, err);
+    if (r >= 0 && spec->gpu_hard && !(pool->class == VG_CLASS_SHARED && grant.gpu_milli))
+        r = vg_err_set(err, VG_INVALID,
+                       "--gpu-hard is for a share of a GPU in a pool of class shared: ask for one, "
+                       "such as --gpus 0.5 (pool '%s' is of class %s)",
+                       pool->name, vg_pool_class_name(pool->class));
     if (r >= 0)
         r = admit_priority(pool, &t, spec, err);
     if (r >= 0)
         r = admit_time(pool, &grant, spec, err);
     if (r >= 0)
-        r = admit_others(c, spec, &grant, err);
+        r = admit_others(c, pool, spec, &grant, err);
     if (r >= 0 && (!spec->pool || strcmp(spec->pool, pool->name) != 0) &&
         set_text(&spec->pool, pool->name) < 0)
         r = vg_err_sys(err, ENOMEM, "cannot take the task");

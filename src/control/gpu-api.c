@@ -61,7 +61,7 @@ static void add_holder(struct answer *a, struct vg_job *j) {
     Vg__Pb__GpuHolder *h = &a->holder[a->n_holders];
     vg__pb__gpu_holder__init(h);
     h->has_gpu_milli = 1;
-    h->gpu_milli = t->grant.gpus ? 1000 : t->grant.gpu_milli;
+    h->gpu_milli = t->grant.gpus ? 1000 : vg_task_held(t).gpu_milli;
     if (vg_users_may_see(a->call->user, t->user, t->team)) {
         h->has_task_id = 1;
         h->task_id = t->id;

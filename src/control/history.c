@@ -72,6 +72,7 @@ void vg_gpu_usage_from_row(const struct vg_gpu_row *row, Vg__Pb__GpuUsage *ret) 
 
 void vg_history_attempt(const struct vg_job *j, enum vg_eng_end how) {
     const struct vg_task *t = j->task;
+    struct vg_res held = vg_task_held(t);
     uint64_t until = j->over_usec ? j->over_usec : vg_wall_usec();
     if (t->state != VG_TASK_RUNNING) { /* it never began: nothing was used */
         if (j->ack_over)
@@ -89,7 +90,7 @@ void vg_history_attempt(const struct vg_job *j, enum vg_eng_end how) {
                                  .how = hows[how],
                                  .cpu_milli = t->grant.cpu_milli,
                                  .mem_bytes = t->grant.mem_bytes,
-                                 .gpu_milli = t->grant.gpus * 1000ULL + t->grant.gpu_milli,
+                                 .gpu_milli = held.gpus * 1000ULL + held.gpu_milli,
                                  .cpu_usec = j->over_usec ? j->over_cpu_usec : 0,
                                  .mem_peak_bytes = j->over_usec ? j->over_mem_bytes : 0,
                                  .gpu = gpu_row(j->gpu_use)};

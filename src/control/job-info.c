@@ -79,7 +79,7 @@ void vg_task_info(struct vg_control *c, const struct vg_task *t, struct vg_task_
     Vg__Pb__TaskInfo *pb = &ret->pb;
     const Vg__Pb__TaskSpec *s = t->spec;
     vg__pb__task_info__init(pb);
-    ret->want = vg_res_to_pb(t->grant);
+    ret->want = vg_res_to_pb(vg_task_held(t));
     snprintf(ret->node, sizeof ret->node, "%s", vg_nodelink_name(c, t->last_node));
     pb->has_id = pb->has_attempt = pb->has_status = pb->has_created_usec = pb->has_started_usec =
         pb->has_ended_usec = pb->has_parent = pb->has_out_bytes = pb->has_interactive =

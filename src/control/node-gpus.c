@@ -19,6 +19,12 @@ const struct vg_node_gpu *vg_node_gpu_get(const struct vg_nodelink *a, uint32_t 
                                                                               : NULL;
 }
 
+uint64_t vg_node_gpu_mem(const struct vg_nodelink *a, uint32_t index) {
+    const struct vg_node_gpu *k = vg_node_gpu_get(a, index);
+    return k && k->state && k->state->has_mem_bytes ? k->state->mem_bytes
+                                                    : a->node->total.gpu_mem_bytes;
+}
+
 static bool need_gpus(struct vg_nodelink *a) {
     if (!a->gpu)
         a->gpu = vg_alloc(VG_NODE_GPUS_MAX * sizeof *a->gpu);

@@ -181,14 +181,6 @@ static void say_ok(struct vg_nodelink *a, uint32_t req) {
 
 /* ------------------------------------------------------------------ its tasks */
 
-static uint64_t gpu_set(const Vg__Pb__Start *s) {
-    uint64_t set = 0;
-    for (size_t i = 0; s && i < s->n_gpu; i++)
-        if (s->gpu[i] < VG_NODE_GPUS_MAX)
-            set |= 1ULL << s->gpu[i];
-    return set;
-}
-
 /* A task we have no memory of: its first write was lost with us, but the node has its Start. Of a
    node elsewhere only what our own token vouches for is believed (task and owner); the rest is
    hearsay, so that a broken-in node cannot make others run what it likes. */
@@ -247,7 +239,7 @@ static void take_report(struct vg_nodelink *a, Vg__Pb__TaskReport *r) {
     /* Only of an earlier life can a node know more than we do. */
     if (j && (j->loaded || j->held) && j->task->state == VG_TASK_QUEUED &&
         r->attempt > j->task->attempt.number && r->attempt < 1000000) {
-        vg_place_adopt(j, node, r->attempt, gpu_set(r->start));
+        vg_place_adopt(j, node, r->attempt, r->start);
         j->loaded = true; /* whoever brought it back: its output began in that life */
     }
     if (j && vg_node_task_ending(j, r->attempt, node))

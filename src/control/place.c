@@ -12,7 +12,7 @@
 #include "base/util.h"
 #include "control/history.h"
 #include "control/mirror.h"
-#include "control/nodes.h"
+#include "control/node-gpus.h"
 #include "control/peer.h"
 #include "control/persist.h"
 #include "control/policy.h"
@@ -23,14 +23,29 @@
 #include <string.h>
 
 #define STORE_AGAIN_USEC VG_USEC
+#define GPU_MEM_MAX (1ULL << 50)       /* of one card: whatever a node says */
 #define TELL_AGAIN_USEC (10 * VG_USEC) /* those who wait hear of their progress */
 
 static int no_memory(struct vg_err *err) {
     return vg_err_sys(err, ENOMEM, "cannot queue the task");
 }
 
+/* Pools may have changed their class since it was taken in. */
+static int check_kind(const struct vg_policy *p, const struct vg_job *j, struct vg_err *err) {
+    const struct vg_pool_conf *pool = vg_conf_pool(p->conf, vg_task_pool(j->task));
+    if (!pool || !j->task->grant.gpu_milli || vg_pool_class_shares(pool->class))
+        return 0;
+    return vg_err_set(err, VG_INVALID,
+                      "it asks for a share of a GPU, and pool '%s' gives none any more (class %s): "
+                      "submit it anew to another pool",
+                      pool->name, vg_pool_class_name(pool->class));
+}
+
 int vg_place_submit_to(struct vg_policy *p, struct vg_job *j, struct vg_err *err) {
     struct vg_eng_req r;
+    int e = check_kind(p, j, err);
+    if (e < 0)
+        return e;
     if (vg_policy_request(j->ctl, p, j, &r) < 0)
         return no_memory(err);
     vg_eng_now(p->eng, vg_wall_usec());
@@ -50,6 +65,9 @@ int vg_place_submit_gang_to(struct vg_policy *p, struct vg_job *const *member, s
                             struct vg_err *err) {
     struct vg_eng_req r;
     vg_auto_free uint64_t *ids = vg_alloc((n + 1) * sizeof *ids);
+    int e = check_kind(p, member[0], err);
+    if (e < 0)
+        return e;
     if (!ids || vg_policy_request(member[0]->ctl, p, member[0], &r) < 0)
         return no_memory(err);
     for (size_t i = 0; i < n; i++)
@@ -165,6 +183,15 @@ static void set_pool(struct vg_task *t, uint64_t pool) {
         }
 }
 
+/* What it asked for of a card is so much of this one. */
+static void give_share(struct vg_job *j) {
+    struct vg_task *t = j->task;
+    const struct vg_nodelink *a = vg_nodelink_get(j->ctl, t->attempt.node);
+    const struct vg_pool_conf *pool = vg_conf_pool(&j->ctl->conf, vg_task_pool(t));
+    uint64_t card = a && t->gpus ? vg_node_gpu_mem(a, (uint32_t)__builtin_ctzll(t->gpus)) : 0;
+    vg_task_share(t, pool ? pool->class : VG_CLASS_SHARED, VG_MIN(card, GPU_MEM_MAX));
+}
+
 /* The task is the node's from now on. */
 static bool take_place(struct vg_control *c, const struct vg_eng_decision *d) {
     struct vg_job *j = vg_job_get(c, d->task);
@@ -176,6 +203,7 @@ static bool take_place(struct vg_control *c, const struct vg_eng_decision *d) {
     }
     j->waits = false;
     set_pool(j->task, d->pool);
+    give_share(j);
     c->running++;
     vg_timer_stop(&j->hold);
     vg_sessions_enter(j, d->node);
@@ -294,7 +322,29 @@ int vg_place_adopt_in(struct vg_policy *p, struct vg_job *j) {
                         t->started_usec && t->state == VG_TASK_RUNNING ? t->started_usec : now);
 }
 
-int vg_place_adopt(struct vg_job *j, uint64_t node, uint32_t attempt, uint64_t gpus) {
+static uint64_t gpu_set(const Vg__Pb__Start *s) {
+    uint64_t set = 0;
+    for (size_t i = 0; s && i < s->n_gpu; i++)
+        if (s->gpu[i] < VG_NODE_GPUS_MAX)
+            set |= 1ULL << s->gpu[i];
+    return set;
+}
+
+/* What the attempt has of a card, by the order it began with. */
+static void learn_share(struct vg_job *j, const Vg__Pb__Start *s) {
+    const Vg__Pb__Resources *g = s ? s->grant : NULL;
+    struct vg_share *have = &j->task->share;
+    give_share(j);
+    if (!have->milli || !g || g->gpu_milli < 1 || g->gpu_milli > 999)
+        return;
+    have->milli = g->gpu_milli;
+    have->mem_bytes = VG_MIN(g->gpu_mem_bytes, GPU_MEM_MAX);
+    have->hard = s->spec ? s->spec->gpu_hard : have->hard;
+    if (s->class_name)
+        (void)vg_pool_class_parse(s->class_name, &have->class); /* else as the pool's */
+}
+
+int vg_place_adopt(struct vg_job *j, uint64_t node, uint32_t attempt, const Vg__Pb__Start *start) {
     struct vg_task *t = j->task;
     bool cancel = t->cancel;
     if (attempt <= t->attempt.number || t->state != VG_TASK_QUEUED)
@@ -304,7 +354,8 @@ int vg_place_adopt(struct vg_job *j, uint64_t node, uint32_t attempt, uint64_t g
         vg_task_place(t, node, 0);
         vg_task_move(t, VG_TASK_QUEUED, 0, NULL);
     }
-    vg_task_place(t, node, gpus);
+    vg_task_place(t, node, gpu_set(start));
+    learn_share(j, start);
     t->cancel = cancel;
     j->held = j->waits = false;
     j->sent = true;

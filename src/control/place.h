@@ -10,8 +10,9 @@ int vg_place_submit(struct vg_job *j, struct vg_err *err);
 int vg_place_submit_gang(struct vg_job *const *member, size_t n, struct vg_err *err);
 /* Takes decisions until there are none. Safe to call from anywhere: nested calls are folded. */
 void vg_place_all(struct vg_control *c);
-/* A node reported that it has this attempt: counts it there. */
-int vg_place_adopt(struct vg_job *j, uint64_t node, uint32_t attempt, uint64_t gpus);
+/* A node reported that it has this attempt, which it was told to begin with `start` (NULL: it does
+   not say): counts it there. */
+int vg_place_adopt(struct vg_job *j, uint64_t node, uint32_t attempt, const Vg__Pb__Start *start);
 /* Tells the job's followers where it stands in the queue. */
 void vg_place_tell(struct vg_job *j);
 /* Tells whoever waits when that has changed; from housekeeping. */

@@ -179,9 +179,8 @@ static size_t gpus_of(const struct vg_nodelink *a, struct vg_eng_gpu out[static 
         const struct vg_node_gpu *k = vg_node_gpu_get(a, i);
         if (!(n->gpus & 1ULL << i))
             continue;
-        struct vg_eng_gpu g = {.index = i, .mem_bytes = n->total.gpu_mem_bytes};
+        struct vg_eng_gpu g = {.index = i, .mem_bytes = vg_node_gpu_mem(a, i)};
         if (k && k->state) {
-            g.mem_bytes = k->state->has_mem_bytes ? k->state->mem_bytes : g.mem_bytes;
             g.island = k->state->island;
             g.numa = k->state->numa;
         }
@@ -251,6 +250,12 @@ static uint64_t kin_of(const struct vg_task *t) {
     return h ? h : 1;
 }
 
+/* How its share divides a card: as its attempt began, else as its pool does. */
+static uint8_t gpu_class_of(const struct vg_policy *p, const struct vg_task *t) {
+    const struct vg_pool_conf *pool = vg_conf_pool(p->conf, vg_task_pool(t));
+    return (uint8_t)(t->share.milli ? t->share.class : pool ? pool->class : VG_CLASS_DEDICATED);
+}
+
 int vg_policy_request(struct vg_control *c, struct vg_policy *p, const struct vg_job *j,
                       struct vg_eng_req *ret) {
     const struct vg_task *t = j->task;
@@ -258,7 +263,8 @@ int vg_policy_request(struct vg_control *c, struct vg_policy *p, const struct vg
     *ret = (struct vg_eng_req){
         .task = t->id,
         .tenant = vg_policy_tenant(c, p, t->team, t->user),
-        .res = t->grant,
+        .res = vg_task_held(t),
+        .gpu_class = gpu_class_of(p, t),
         .model = s->gpu_model,
         .labels = s->node_label,
         .n_labels = s->n_node_label,

@@ -63,16 +63,30 @@ static bool needs(const struct vg_task *t, const char *pool, const struct vg_con
     return names;
 }
 
-/* A pool with unfinished tasks stays: they would have nowhere to go. */
+static bool is_in(const struct vg_task *t, const char *pool) {
+    return !vg_task_is_ended(t) && strcmp(vg_task_pool(t), pool) == 0;
+}
+
+/* A pool with unfinished tasks stays what it is: they would have nowhere to go, or would wait for
+   what it does not give any more. */
 static int check_pools(struct vg_control *c, const struct vg_conf *next, struct vg_err *err) {
     for (size_t i = 0; i < c->conf.n_pools; i++) {
         const char *name = c->conf.pool[i].name;
+        const struct vg_pool_conf *new = vg_conf_pool(next, name);
         size_t tasks = 0;
-        if (vg_conf_pool(next, name))
+        if (new &&new->class == c->conf.pool[i].class)
             continue;
         vg_map_for_each (s, &c->jobs) {
-            tasks += needs(((const struct vg_job *)s->value)->task, name, next);
+            const struct vg_task *t = ((const struct vg_job *)s->value)->task;
+            tasks += new ? is_in(t, name) : needs(t, name, next);
         }
+        if (tasks && new)
+            return vg_err_set(err, VG_CONFLICT,
+                              "%s makes pool '%s' a pool of class %s, and it has %zu unfinished "
+                              "task%s: wait until they have ended, or name a new pool; nothing was "
+                              "changed",
+                              c->home.config, name, vg_pool_class_name(new->class), tasks,
+                              tasks == 1 ? "" : "s");
         if (tasks)
             return vg_err_set(err, VG_CONFLICT,
                               "%s leaves out pool '%s', which has %zu unfinished task%s: keep it "

@@ -78,9 +78,10 @@ static int check_rest(const Vg__Pb__TaskSpec *s, struct vg_err *err) {
     if (s->want && s->want->gpus > VG_NODE_GPUS_MAX)
         return vg_err_set(err, VG_INVALID, "a task on one node can have at most %d GPUs",
                           VG_NODE_GPUS_MAX);
-    if (s->want && s->want->gpu_milli)
-        return vg_err_set(err, VG_UNSUPPORTED,
-                          "shares of a GPU are not offered by this cloud: ask for whole GPUs");
+    if (s->want && (s->want->gpu_milli > 999 || (s->want->gpu_milli && s->want->gpus)))
+        return vg_err_set(
+            err, VG_INVALID,
+            "a share is a part of one GPU: ask for 0.001 to 0.999, or for whole GPUs");
     return 0;
 }
 

@@ -50,13 +50,19 @@ void vg_start_send(struct vg_job *j, struct vg_nodelink *a) {
     struct vg_chan_out io;
     VG_ENVELOPE(env);
     Vg__Pb__Start m = VG__PB__START__INIT;
-    Vg__Pb__Resources grant = vg_res_to_pb(t->grant);
+    Vg__Pb__Resources grant = vg_res_to_pb(vg_task_held(t));
     Vg__Pb__TaskSpec spec = *t->spec; /* what is a member's own is added */
     struct vg_member_env more;
 
     vg_member_fill(t, &spec, &more);
     if (pool && !pool->mirror)
         spec.mirror = NULL;
+    if (t->share.milli) {
+        spec.has_gpu_hard = 1;
+        spec.gpu_hard = t->share.hard;
+        m.has_gpu_turn_usec = 1;
+        m.gpu_turn_usec = pool ? pool->gpu_turn_usec : 0;
+    }
     make_ticket(j, a, &m);
     vg_job_forget_gpu_use(j);
     vg_chan_join(&j->chan, a, c->loop, &io); /* a channel that is gone: the client comes again */

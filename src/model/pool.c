@@ -46,14 +46,63 @@ static int refuse_count(const struct vg_pool_conf *p, const char *what, uint64_t
                       p->name, (unsigned long long)max, what, (unsigned long long)v);
 }
 
-int vg_pool_grant(const struct vg_pool_conf *p, const Vg__Pb__Resources *want, struct vg_res *ret,
-                  struct vg_err *err) {
+/* ", or for a share in pool 'a' or 'b'": those that give parts of a GPU, or whole ones. "" where
+   there is none. Returns out. */
+static char *say_others(const struct vg_conf *c, bool shares, char *out, size_t n) {
+    size_t at = 0, said = 0;
+    out[0] = 0;
+    for (size_t i = 0; i < c->n_pools && said < 3 && at < n; i++) {
+        enum vg_pool_class class = c->pool[i].class;
+        if (shares ? !vg_pool_class_shares(class) : class != VG_CLASS_DEDICATED)
+            continue;
+        at += (size_t)snprintf(out + at, n - at, "%s'%s'",
+                               said++   ? " or "
+                               : shares ? ", or for a share in pool "
+                                        : ", or for whole GPUs in pool ",
+                               c->pool[i].name);
+    }
+    return out;
+}
+
+static int grant_gpus(const struct vg_conf *c, const struct vg_pool_conf *p, const struct vg_res *w,
+                      struct vg_res *r, struct vg_err *err) {
+    bool much, shares = vg_pool_class_shares(p->class);
+    char others[3 * (VG_CONF_NAME_MAX + 16)];
+    uint64_t max = p->max.gpus * 1000ULL + p->max.gpu_milli;
+    uint64_t milli = pick(w->gpus * 1000ULL + w->gpu_milli,
+                          p->shape.gpus * 1000ULL + p->shape.gpu_milli, max, &much);
+    if (!shares && milli % 1000)
+        return vg_err_set(err, VG_INVALID,
+                          "pool '%s' gives whole GPUs only (class %s): ask for --gpus 1%s", p->name,
+                          vg_pool_class_name(p->class), say_others(c, true, others, sizeof others));
+    if (shares && milli >= 1000)
+        return vg_err_set(err, VG_INVALID,
+                          "pool '%s' gives parts of one GPU (class %s): ask for less than 1, such "
+                          "as --gpus 0.5%s",
+                          p->name, vg_pool_class_name(p->class),
+                          say_others(c, false, others, sizeof others));
+    if (much && shares)
+        return vg_err_set(err, VG_INVALID, "pool '%s' gives a task at most %g of a GPU (asked: %g)",
+                          p->name, (double)max / 1000, (double)milli / 1000);
+    if (much)
+        return refuse_count(p, "GPUs", milli / 1000, max / 1000, err);
+    if (w->gpu_mem_bytes && !milli)
+        return vg_err_set(err, VG_INVALID,
+                          "--gpu-mem needs a GPU, and pool '%s' gives none that is not asked for: "
+                          "add --gpus",
+                          p->name);
+    r->gpus = (uint32_t)(milli / 1000);
+    r->gpu_milli = (uint32_t)(milli % 1000);
+    r->gpu_mem_bytes = pick(w->gpu_mem_bytes, p->shape.gpu_mem_bytes, p->max.gpu_mem_bytes, &much);
+    if (much)
+        return refuse_size(p, "GPU memory", r->gpu_mem_bytes, p->max.gpu_mem_bytes, err);
+    return 0;
+}
+
+int vg_pool_grant(const struct vg_conf *c, const struct vg_pool_conf *p,
+                  const Vg__Pb__Resources *want, struct vg_res *ret, struct vg_err *err) {
     struct vg_res w = vg_res_from_pb(want), r = {0};
     bool much;
-    if (w.gpu_milli) /* nothing holds a task to its share yet */
-        return vg_err_set(err, VG_INVALID,
-                          "pool '%s' gives whole GPUs only (class %s): ask for --gpus 1", p->name,
-                          vg_pool_class_name(p->class));
     r.cpu_milli = (uint32_t)pick(w.cpu_milli, p->shape.cpu_milli, p->max.cpu_milli, &much);
     if (much)
         return vg_err_set(err, VG_INVALID, "pool '%s' gives a task at most %g CPUs (asked: %g)",
@@ -61,12 +110,9 @@ int vg_pool_grant(const struct vg_pool_conf *p, const Vg__Pb__Resources *want, s
     r.mem_bytes = pick(w.mem_bytes, p->shape.mem_bytes, p->max.mem_bytes, &much);
     if (much)
         return refuse_size(p, "memory", r.mem_bytes, p->max.mem_bytes, err);
-    r.gpus = (uint32_t)pick(w.gpus, p->shape.gpus, p->max.gpus, &much);
-    if (much)
-        return refuse_count(p, "GPUs", r.gpus, p->max.gpus, err);
-    r.gpu_mem_bytes = pick(w.gpu_mem_bytes, p->shape.gpu_mem_bytes, p->max.gpu_mem_bytes, &much);
-    if (much)
-        return refuse_size(p, "GPU memory", r.gpu_mem_bytes, p->max.gpu_mem_bytes, err);
+    int e = grant_gpus(c, p, &w, &r, err);
+    if (e < 0)
+        return e;
     r.pids = (uint32_t)pick(w.pids, p->shape.pids, p->max.pids, &much);
     if (much)
         return refuse_count(p, "processes", r.pids, p->max.pids, err);

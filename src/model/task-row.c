@@ -6,26 +6,45 @@
 #include "base/mem.h"
 #include "base/util.h"
 
-static void format_gpus(uint64_t set, char *out, size_t n) {
+/* "0,3", and of a share " share MILLI BYTES CLASS soft|hard" after it. */
+static void format_gpus(const struct vg_task *t, char *out, size_t n) {
+    const struct vg_share *s = &t->share;
     size_t at = 0;
     out[0] = 0;
     for (unsigned i = 0; i < VG_NODE_GPUS_MAX; i++)
-        if (set >> i & 1)
+        if (t->gpus >> i & 1)
             at += (size_t)snprintf(out + at, n - at, at ? ",%u" : "%u", i);
+    if (s->milli)
+        snprintf(out + at, n - at, " share %u %llu %s %s", s->milli,
+                 (unsigned long long)s->mem_bytes, vg_pool_class_name(s->class),
+                 s->hard ? "hard" : "soft");
 }
 
-static int parse_gpus(const char *s, uint64_t *ret) {
+static int parse_share(const char *s, struct vg_share *ret) {
+    unsigned long long bytes;
+    unsigned milli;
+    char class[16], hard[5];
+    enum vg_pool_class c;
+    if (sscanf(s, " share %u %llu %15s %4s", &milli, &bytes, class, hard) != 4 || !milli ||
+        milli > 999 || vg_pool_class_parse(class, &c) < 0)
+        return -EBADMSG;
+    *ret = (struct vg_share){
+        .milli = milli, .mem_bytes = bytes, .hard = strcmp(hard, "hard") == 0, .class = c};
+    return 0;
+}
+
+static int parse_gpus(const char *s, struct vg_task *t) {
     uint64_t set = 0;
-    while (s && *s) {
+    while (s && *s && *s != ' ') {
         char *end;
         unsigned long i = strtoul(s, &end, 10);
-        if (end == s || i >= VG_NODE_GPUS_MAX || (*end && *end != ','))
+        if (end == s || i >= VG_NODE_GPUS_MAX || (*end && *end != ',' && *end != ' '))
             return -EBADMSG;
         set |= 1ULL << i;
-        s = *end ? end + 1 : end;
+        s = *end == ',' ? end + 1 : end;
     }
-    *ret = set;
-    return 0;
+    t->gpus = set;
+    return s && *s ? parse_share(s, &t->share) : 0;
 }
 
 static size_t labels_len(const Vg__Pb__TaskSpec *spec) {
@@ -174,7 +193,7 @@ int vg_task_to_row(const struct vg_task *t, bool whole, struct vg_task_pack *p,
         .progress = p->progress,
         .insert = whole,
     };
-    format_gpus(t->gpus, p->gpus, sizeof p->gpus);
+    format_gpus(t, p->gpus, sizeof p->gpus);
     if (t->progress)
         vg_progress_format(t->progress, p->progress);
     int e = pack(t, whole && !t->group, p, &r);
@@ -191,7 +210,7 @@ void vg_task_pack_done(struct vg_task_pack *p) {
 
 /* The attempt follows from the state: the row does not hold it twice. */
 static int restore_state(struct vg_task *t, const struct vg_task_row *row) {
-    if (vg_task_state_parse(row->state, &t->state) < 0 || parse_gpus(row->gpus, &t->gpus) < 0)
+    if (vg_task_state_parse(row->state, &t->state) < 0 || parse_gpus(row->gpus, t) < 0)
         return -EBADMSG;
     bool placed = !row->members && (t->state == VG_TASK_STARTING || t->state == VG_TASK_RUNNING);
     t->attempt = (struct vg_attempt){

@@ -218,6 +218,7 @@ static void advance(struct vg_task *t, enum vg_task_state to, uint64_t now_usec,
     if (to == VG_TASK_QUEUED) {
         t->started_usec = 0;
         t->pool_at = 0;
+        t->share = (struct vg_share){0};
     }
     if (states[to].final)
         t->ended_usec = now_usec;
@@ -245,6 +246,24 @@ int vg_task_place(struct vg_task *t, uint64_t node, uint64_t gpus) {
     t->gpus = gpus;
     advance(t, VG_TASK_STARTING, 0, NULL);
     return 0;
+}
+
+void vg_task_share(struct vg_task *t, enum vg_pool_class class, uint64_t card_bytes) {
+    t->share = (struct vg_share){0};
+    if (t->grant.gpu_milli)
+        t->share = (struct vg_share){.milli = t->grant.gpu_milli,
+                                     .mem_bytes = vg_res_card_mem(&t->grant, card_bytes),
+                                     .hard = t->spec->gpu_hard,
+                                     .class = class};
+}
+
+struct vg_res vg_task_held(const struct vg_task *t) {
+    struct vg_res r = t->grant;
+    if (t->share.milli) {
+        r.gpu_milli = t->share.milli;
+        r.gpu_mem_bytes = t->share.mem_bytes;
+    }
+    return r;
 }
 
 int vg_task_end(struct vg_task *t, int32_t status, enum vg_reason reason, uint64_t now_usec,

@@ -17,7 +17,7 @@
    state follows theirs (progress.h, group-moves.tbl). A member has the group's spec and owner, an
    index, and an id that follows from both: whoever knows the group knows its members. */
 #include "base/err.h"
-#include "conf/res.h"
+#include "conf/conf.h"
 #include "model/progress.h"
 
 enum vg_attempt_state {
@@ -46,6 +46,14 @@ struct vg_after {
     enum vg_after_when when;
 };
 
+/* What an attempt has of the one GPU that it shares with others. */
+struct vg_share {
+    uint32_t milli;           /* 1 .. 999; 0: it shares none, and the rest says nothing */
+    uint64_t mem_bytes;       /* 0: of a card whose size was not known */
+    bool hard;                /* never more than its part, even when the others rest */
+    enum vg_pool_class class; /* of the pool when it began: cards are not mixed */
+};
+
 struct vg_task {
     uint64_t id;
     struct vg_submission *submission; /* one reference; the next four are borrowed from it */
@@ -62,6 +70,7 @@ struct vg_task {
     uint64_t last_node;        /* where the last attempt was; stays after the end */
     struct vg_res grant;       /* what it gets: pool shape and request resolved */
     uint64_t gpus;             /* set of indices held on the node */
+    struct vg_share share;     /* of the current or last attempt */
     uint8_t pool_at;           /* which of its pools it is in: 0 spec->pool, else also_pool + 1 */
 
     int32_t status;        /* exit status, 128+n for signals; meaning only in final states */
@@ -118,11 +127,16 @@ bool vg_task_may_move(enum vg_task_state from, enum vg_task_state to);
 /* Moves the state, the attempt and the times with it. `now_usec` is wall time; `why` is copied
    (NULL clears the text; for want of memory it is dropped, the move is not). -EINVAL: the table
    forbids it, or the task is to be cancelled and `to` is queued; nothing changed. Moving to
-   starting is vg_task_place's. Moving to running sets started_usec; to queued forgets node and
-   GPUs. */
+   starting is vg_task_place's. Moving to running sets started_usec; to queued forgets node, GPUs
+   and share. */
 int vg_task_move(struct vg_task *t, enum vg_task_state to, uint64_t now_usec, const char *why);
 /* queued -> starting: the next attempt, on `node`, holding `gpus`. -EINVAL as above. */
 int vg_task_place(struct vg_task *t, uint64_t node, uint64_t gpus);
+/* The attempt that was just placed shares a card of that size, if the grant says so, by a pool of
+   that class. */
+void vg_task_share(struct vg_task *t, enum vg_pool_class class, uint64_t card_bytes);
+/* What it holds: the grant, and of a share what the attempt has of its card. */
+struct vg_res vg_task_held(const struct vg_task *t);
 /* Any unfinished -> final by exit status: cancelled when that was asked for, else succeeded when 0,
    else failed. A group whose members have all ended ends as they did, with the first status in
    their order that is not 0; `status` then says nothing. */

@@ -122,6 +122,7 @@ static int set_pools(struct vg_eng *e, const struct vg_conf *c) {
                                  .labels = labels,
                                  .n_labels = 1,
                                  .shape = p->shape,
+                                 .gpu_class = (uint8_t)p->class,
                                  .min_run_usec = p->min_run_usec};
         r = vg_eng_set_pool(e, &in);
     }

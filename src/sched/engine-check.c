@@ -152,6 +152,7 @@ static const char *check_gpus(const struct enode *n, bool *over) {
         const struct egpu *g = &n->gpu[i];
         int64_t milli = 1000;
         uint32_t tasks = 0;
+        bool mixed = false;
         vg_list_for_each (k, &n->tasks) {
             const struct etask *t = vg_list_entry(k, struct etask, on_node);
             if (!(t->gpus >> g->index & 1))
@@ -159,7 +160,11 @@ static const char *check_gpus(const struct enode *n, bool *over) {
             struct vg_res r = vg_fit_res(t->fit, n);
             milli -= r.gpus ? 1000 : r.gpu_milli;
             tasks++;
+            mixed |= t->fit->gpu_class != g->gpu_class;
         }
+        if (mixed && g->gpu_class != VG_GPU_MIXED)
+            return "a GPU has tasks of another class than it says";
+        *over |= mixed;
         if (milli != g->free_milli || tasks != g->tasks)
             return "a GPU's free part differs from what its tasks hold";
         *over |= milli < 0;

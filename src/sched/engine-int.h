@@ -26,9 +26,11 @@ struct egpu {
     uint32_t index, island, numa;
     uint64_t mem;
     int64_t free_mem;
-    uint32_t tasks; /* that hold it or a share of it */
+    uint32_t tasks;    /* that hold it or a share of it, */
+    uint8_t gpu_class; /*   all of this class; MIXED only through adopted tasks */
     bool bad;
 };
+#define VG_GPU_MIXED UINT8_MAX /* takes nothing until it is free */
 
 struct enode {
     uint64_t id;
@@ -71,6 +73,7 @@ struct epool {
     char **label;
     size_t n_labels;
     struct vg_res shape;
+    uint8_t gpu_class;
     uint64_t min_run_usec;
     uint32_t nodes, usable, queued, running, refs;
 };
@@ -82,7 +85,8 @@ struct fit {
     uint32_t refs; /* shapes and running tasks */
     uint64_t hash;
     struct vg_res res;
-    bool whole;                      /* a node of its own */
+    bool whole; /* a node of its own */
+    uint8_t gpu_class;
     uint32_t pool[VG_ENG_POOLS_MAX]; /* epool.at, in order of preference */
     uint32_t n_pools;
     char *model; /* owned; "" any */

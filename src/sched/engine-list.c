@@ -1,6 +1,7 @@
 /* Lists and numbers about the state, for people: the order, the tenants, pools and nodes. Pure. */
 #include "base/cleanup.h"
 #include "base/mem.h"
+#include "sched/place.h"
 #include "sched/turns.h"
 
 #include <string.h>
@@ -201,22 +202,29 @@ static void least(uint64_t have, uint64_t want, uint64_t *slots) {
         *slots = VG_MIN(*slots, have / want);
 }
 
-static uint64_t shares_of(const struct enode *n, const struct vg_res *s, bool free) {
-    uint64_t k = 0;
-    for (uint32_t i = 0; i < n->n_gpus; i++)
-        if (!n->gpu[i].bad)
-            k += (free ? (uint64_t)VG_MAX(n->gpu[i].free_milli, 0) : 1000) / s->gpu_milli;
-    return k;
+static uint64_t shares_of(const struct enode *n, const struct epool *p, bool free) {
+    uint64_t all = 0;
+    for (uint32_t i = 0; i < n->n_gpus; i++) {
+        const struct egpu *g = &n->gpu[i];
+        uint64_t k = UINT32_MAX;
+        if (g->bad || (free && !vg_card_takes_class(g, p->gpu_class)))
+            continue;
+        least(free ? (uint64_t)VG_MAX(g->free_milli, 0) : 1000, p->shape.gpu_milli, &k);
+        least(free ? (uint64_t)VG_MAX(g->free_mem, 0) : g->mem, p->shape.gpu_mem_bytes, &k);
+        all += k;
+    }
+    return all;
 }
 
 /* How many tasks of the pool's shape fit, in all or now; 0 when it reserves nothing. */
-static uint32_t slots(const struct enode *n, const struct vg_res *s, bool free) {
+static uint32_t slots(const struct enode *n, const struct epool *p, bool free) {
+    const struct vg_res *s = &p->shape;
     uint64_t k = UINT32_MAX;
     least(free ? (uint64_t)VG_MAX(n->cpu_free, 0) : n->total.cpu_milli, s->cpu_milli, &k);
     least(free ? (uint64_t)VG_MAX(n->mem_free, 0) : n->total.mem_bytes, s->mem_bytes, &k);
     least(free ? n->whole_free : n->n_gpus, s->gpus, &k);
     if (!s->gpus && s->gpu_milli)
-        k = VG_MIN(k, shares_of(n, s, free));
+        k = VG_MIN(k, shares_of(n, p, free));
     return k == UINT32_MAX ? 0 : (uint32_t)k;
 }
 
@@ -230,8 +238,8 @@ int vg_eng_pool_info(const struct vg_eng *e, uint64_t pool, struct vg_eng_pool_i
         const struct enode *n = e->node[i];
         if (!n || n->ghost || !(n->pools[p->at / 64] >> (p->at % 64) & 1))
             continue;
-        ret->total_slots += slots(n, &p->shape, false);
-        ret->free_slots += n->usable ? slots(n, &p->shape, true) : 0;
+        ret->total_slots += slots(n, p, false);
+        ret->free_slots += n->usable ? slots(n, p, true) : 0;
     }
     return 0;
 }

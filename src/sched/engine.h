@@ -26,9 +26,10 @@
    all nodes or all tasks.
 
    What always holds (vg_eng_check): what is held on a node sums to at most what it has, except for
-   adopted tasks; a GPU is held whole by one task or shared up to 1000 milli and its memory; a task
-   that has a whole node shares it with nobody, and counts as all that the node has; a task is in
-   one place; a gang is placed whole; every tenant's sums equal those of its tasks. */
+   adopted tasks; a GPU is held whole by one task or shared up to 1000 milli and its memory, by
+   tasks of one class; a task that has a whole node shares it with nobody, and counts as all that
+   the node has; a task is in one place; a gang is placed whole; every tenant's sums equal those of
+   its tasks. */
 #include "base/err.h"
 #include "conf/res.h"
 
@@ -90,7 +91,8 @@ struct vg_eng_pool {
     uint64_t id;         /* not 0; what requests name */
     char *const *labels; /* "k=v": a node belongs when it carries all of these; copied */
     size_t n_labels;
-    struct vg_res shape;   /* for counting slots for people */
+    struct vg_res shape;   /* for counting slots for people, */
+    uint8_t gpu_class;     /*   shares being of this class */
     uint64_t min_run_usec; /* none of its tasks is preempted before; 0: as their tenant says */
 };
 int vg_eng_set_pool(struct vg_eng *e, const struct vg_eng_pool *p); /* comes or changes */
@@ -163,6 +165,9 @@ struct vg_eng_req {
     uint32_t n_pools;
     struct vg_res res; /* resolved; of each member */
     bool whole;        /* a node of its own with all that it has; `res` is the least that will do */
+    uint8_t gpu_class; /* of its share: how the card is divided. Shares of different classes are
+                          never on one card at one time; other than 0: and on none whose memory is
+                          not known */
     const char *model; /* GPU models that will do, as whole words of the node's, separated by
                           '|'; NULL or "": any */
     char *const *labels; /* "k=v" that the node must carry */

@@ -47,6 +47,7 @@ static uint64_t hash_of(const struct fit *k) {
     h = hash_number(h, k->res.mem_bytes);
     h = hash_number(h, (uint64_t)k->res.gpus << 32 | k->res.gpu_milli);
     h = hash_number(h, k->res.gpu_mem_bytes + k->whole);
+    h = hash_number(h, k->gpu_class);
     for (uint32_t i = 0; i < k->n_pools; i++)
         h = hash_number(h, k->pool[i]);
     h = hash_bytes(h, k->model, strlen(k->model) + 1);
@@ -60,7 +61,7 @@ static bool equal(const struct fit *a, const struct fit *b) {
         a->res.cpu_milli != b->res.cpu_milli || a->res.mem_bytes != b->res.mem_bytes ||
         a->res.gpus != b->res.gpus || a->res.gpu_milli != b->res.gpu_milli ||
         a->res.gpu_mem_bytes != b->res.gpu_mem_bytes || a->whole != b->whole ||
-        strcmp(a->model, b->model) != 0 ||
+        a->gpu_class != b->gpu_class || strcmp(a->model, b->model) != 0 ||
         memcmp(a->pool, b->pool, a->n_pools * sizeof a->pool[0]) != 0)
         return false;
     for (size_t i = 0; i < a->n_labels; i++)
@@ -118,6 +119,7 @@ struct fit *vg_fit_get(struct vg_eng *e, const struct vg_eng_req *r) {
     char model[] = "";
     struct fit key = {.res = reserved(&r->res),
                       .whole = r->whole,
+                      .gpu_class = r->gpu_class,
                       .model = r->model ? (char *)r->model : model,
                       .label = (char **)r->labels,
                       .n_labels = r->n_labels};
@@ -129,6 +131,7 @@ struct fit *vg_fit_get(struct vg_eng *e, const struct vg_eng_req *r) {
 struct fit *vg_fit_like(struct vg_eng *e, const struct fit *f, const struct vg_res *res) {
     struct fit key = {.res = *res,
                       .whole = f->whole,
+                      .gpu_class = f->gpu_class,
                       .model = f->model,
                       .label = f->label,
                       .n_labels = f->n_labels,
@@ -209,13 +212,18 @@ static bool model_fits(const char *want, const char *have) {
     }
 }
 
+/* Whether it is large enough, or may turn out to be. */
+static bool card_fits(const struct fit *f, const struct egpu *g) {
+    return g->mem >= f->res.gpu_mem_bytes || (!g->mem && f->res.gpu_milli);
+}
+
 /* Size when empty. Bad GPUs count: they may be mended, and the task waits for that. */
 static bool size_fits(const struct fit *f, const struct enode *n) {
     if (f->res.cpu_milli > n->total.cpu_milli || f->res.mem_bytes > n->total.mem_bytes)
         return false;
     uint32_t need = f->res.gpus ? f->res.gpus : f->res.gpu_milli ? 1 : 0, have = 0;
     for (uint32_t i = 0; i < n->n_gpus && have < need; i++)
-        have += n->gpu[i].mem >= f->res.gpu_mem_bytes;
+        have += card_fits(f, &n->gpu[i]);
     return have >= need;
 }
 

@@ -4,11 +4,7 @@
 #include "sched/place.h"
 
 uint64_t vg_fit_card_mem(const struct fit *f, uint64_t card_bytes) {
-    if (f->res.gpus || f->whole)
-        return card_bytes;
-    if (f->res.gpu_mem_bytes)
-        return f->res.gpu_mem_bytes;
-    return (card_bytes / 1000) * f->res.gpu_milli + (card_bytes % 1000) * f->res.gpu_milli / 1000;
+    return f->whole ? card_bytes : vg_res_card_mem(&f->res, card_bytes);
 }
 
 int32_t vg_card_room(const struct egpu *g) {
@@ -49,6 +45,8 @@ void vg_node_hold(struct enode *n, const struct fit *f, uint64_t gpus, int sign)
         if (!g)
             continue;
         uint32_t was = g->tasks;
+        if (sign > 0)
+            g->gpu_class = !was || g->gpu_class == f->gpu_class ? f->gpu_class : VG_GPU_MIXED;
         g->free_milli -= sign * milli;
         g->free_mem -= sign * (int64_t)vg_fit_card_mem(f, g->mem);
         g->tasks += (uint32_t)sign;
@@ -62,8 +60,12 @@ static bool whole(const struct fit *f, const struct egpu *g) {
     return !g->bad && g->tasks == 0 && g->mem >= f->res.gpu_mem_bytes;
 }
 
+bool vg_card_takes_class(const struct egpu *g, uint8_t gpu_class) {
+    return !g->bad && (g->tasks == 0 || g->gpu_class == gpu_class) && (g->mem || !gpu_class);
+}
+
 bool vg_card_takes_share(const struct fit *f, const struct egpu *g) {
-    return !g->bad && g->free_milli >= (int32_t)f->res.gpu_milli &&
+    return vg_card_takes_class(g, f->gpu_class) && g->free_milli >= (int32_t)f->res.gpu_milli &&
            g->free_mem >= (int64_t)vg_fit_card_mem(f, g->mem);
 }
 

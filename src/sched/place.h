@@ -90,6 +90,7 @@ uint64_t vg_rack_bound(const struct rack_room *r, const struct fit *f);
 uint64_t vg_fit_card_mem(const struct fit *f, uint64_t card_bytes);
 /* What is left of a card for shares, of 1000: the scarcer of milli and memory. */
 int32_t vg_card_room(const struct egpu *g);
+bool vg_card_takes_class(const struct egpu *g, uint8_t gpu_class); /* if there is room */
 bool vg_card_takes_share(const struct fit *f, const struct egpu *g);
 /* Adds (sign 1) or takes back (-1) what a member holds; `gpus` may name cards that are gone. */
 void vg_node_hold(struct enode *n, const struct fit *f, uint64_t gpus, int sign);

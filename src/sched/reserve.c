@@ -179,6 +179,7 @@ static bool feasible(const struct vg_eng *e, const struct hold *h) {
         bool ours = h->gpus >> gpu[i].index & 1;
         there |= (uint64_t)ours << gpu[i].index;
         if (ours && (gpu[i].bad || gpu[i].free_milli < 0 || gpu[i].free_mem < 0 ||
+                     (h->fit->res.gpu_milli && gpu[i].gpu_class != h->fit->gpu_class) ||
                      (h->fit->res.gpus && gpu[i].tasks != 1)))
             return false;
     }

@@ -77,6 +77,23 @@ Test(conf, every_key_arrives) {
     vg_conf_done(&c);
 }
 
+Test(conf, a_pool_of_class_shared_gives_parts_of_a_gpu) {
+    const char *text = "pools: [{name: a, class: shared, shape: {gpus: 0.25, gpu_mem: 8G},\n"
+                       "         max: {gpus: 0.5}, gpu_turn: 500us}]\n";
+    struct vg_err err = VG_ERR_INIT;
+    struct vg_conf c = {0};
+    cr_assert_eq(vg_conf_parse(text, strlen(text), "c.yaml", &c, &err), 0, "%s", err.msg);
+    const struct vg_pool_conf *p = vg_conf_pool(&c, "a");
+    cr_assert(p->class == VG_CLASS_SHARED && p->shape.gpu_milli == 250 && p->shape.gpus == 0);
+    cr_assert(p->max.gpu_milli == 500 && p->gpu_turn_usec == 500);
+    vg_conf_done(&c);
+    for (enum vg_pool_class k = 0; k < VG_CLASSES; k++) {
+        enum vg_pool_class back = VG_CLASSES;
+        cr_assert_eq(vg_pool_class_parse(vg_pool_class_name(k), &back), 0);
+        cr_assert(back == k && strlen(vg_pool_class_domain(k)) > 0);
+    }
+}
+
 Test(conf, each_mistake_has_its_sentence) {
     static const struct {
         const char *text, *message;
@@ -107,11 +124,23 @@ Test(conf, each_mistake_has_its_sentence) {
                                  "or '-', beginning with a letter or digit"},
         {"pools:\n- name: a\n- name: a",
          "c.yaml:3: pool 'a' stands at line 2 already; rename or remove one"},
-        {"pools: [{name: a, class: shared}]",
-         "c.yaml:1: class 'shared' is not offered yet; use 'dedicated'"},
         {"pools: [{name: a, class: bare-metal}]",
-         "c.yaml:1: class 'bare-metal' is not offered yet; use 'dedicated'"},
-        {"pools: [{name: a, class: fast}]", "c.yaml:1: 'class' is 'fast', but must be dedicated"},
+         "c.yaml:1: class 'bare-metal' is not offered yet; use dedicated or shared"},
+        {"pools: [{name: a, class: fast}]", "c.yaml:1: 'class' is 'fast', but must be dedicated or "
+                                            "shared"},
+        {"pools: [{name: a, shape: {gpus: 0.5}}]", "c.yaml:1: pool 'a': class 'dedicated' gives "
+                                                   "whole GPUs, so 'gpus' must be a whole number; "
+                                                   "shares of a GPU need class 'shared'"},
+        {"pools: [{name: a, class: shared, max: {gpus: 1}}]",
+         "c.yaml:1: pool 'a': class 'shared' gives parts of one GPU, so 'gpus' must be below 1, "
+         "like "
+         "0.5; whole GPUs need class 'dedicated'"},
+        {"pools: [{name: a, class: shared, shape: {gpus: 0.5}, max: {gpus: 0.25}}]",
+         "c.yaml:1: pool 'a': 'shape' gives more gpus than 'max' allows; raise max.gpus"},
+        {"pools: [{name: a, gpu_turn: 1ms}]",
+         "c.yaml:1: pool 'a': 'gpu_turn' is for class 'shared'; its class is 'dedicated'"},
+        {"pools: [{name: a, class: shared, gpu_turn: 50us}]",
+         "c.yaml:1: 'gpu_turn' is 50us, but must be between 0.0001s and 1s"},
         {"pools: [{name: a, network: lan}]",
          "c.yaml:1: 'network' is 'lan', but must be nat, host or none"},
         {"pools: [{name: a, shape: {gpus: 65}}]",

@@ -154,6 +154,39 @@ Test(task, a_row_carries_everything_there_and_back) {
     }
 }
 
+Test(task, a_share_is_part_of_the_card_that_was_found_and_goes_with_the_attempt) {
+    struct vg_task *t = make_task(), *back;
+    struct vg_task_pack pack = {0};
+    struct vg_task_row row;
+    t->grant = (struct vg_res){.cpu_milli = 500, .gpu_milli = 300};
+    t->spec->has_gpu_hard = t->spec->gpu_hard = 1;
+    cr_assert_eq(vg_task_held(t).gpu_mem_bytes, 0, "no card yet");
+    cr_assert_eq(vg_task_place(t, 5, 1 << 3), 0);
+    vg_task_share(t, VG_CLASS_SHARED, 80ULL << 30);
+    struct vg_res held = vg_task_held(t);
+    cr_assert(held.gpu_milli == 300 && held.gpu_mem_bytes == (80ULL << 30) * 3 / 10);
+    cr_assert_eq(held.cpu_milli, 500);
+    t->share.milli = 450; /* changed under way */
+    cr_assert_eq(vg_task_to_row(t, true, &pack, &row), 0);
+    cr_assert_str_eq(row.gpus, "3 share 450 25769803776 shared hard");
+    cr_assert_eq(vg_task_from_row(&row, NULL, &back), 0);
+    cr_assert(back->gpus == 8 && back->grant.gpu_milli == 300 && back->share.milli == 450);
+    cr_assert(back->share.mem_bytes == held.gpu_mem_bytes && back->share.hard &&
+              back->share.class == VG_CLASS_SHARED);
+    vg_task_free(back);
+    static const char *const bad[] = {"3 share", "3 share 0 1 shared soft",
+                                      "3 share 1000 1 mps soft", "3 share 1 1 best soft",
+                                      "3 shape 1 1 shared soft"};
+    for (size_t i = 0; i < VG_COUNT(bad); i++) {
+        row.gpus = bad[i];
+        cr_assert_eq(vg_task_from_row(&row, NULL, &back), -EBADMSG, "%s", bad[i]);
+    }
+    vg_task_pack_done(&pack);
+    cr_assert_eq(vg_task_move(t, VG_TASK_QUEUED, 9, "its node left"), 0);
+    cr_assert(t->share.milli == 0 && vg_task_held(t).gpu_milli == 300);
+    vg_task_free(t);
+}
+
 Test(node, moves_follow_the_table) {
     static const char *const may[VG_NODE_STATES] = {
         [VG_NODE_JOINING] = " ready draining lost quarantined ",
@@ -274,23 +307,78 @@ Test(pool, grants_the_shape_and_refuses_more_than_max) {
     struct vg_pool_conf p = {.name = "a100-1",
                              .shape = {.cpu_milli = 2000, .gpus = 1},
                              .max = {.cpu_milli = 4000, .gpus = 2, .mem_bytes = 1 << 20}};
+    struct vg_conf c = {.pool = &p, .n_pools = 1};
     struct vg_err err = VG_ERR_INIT;
     struct vg_res r;
-    cr_assert_eq(vg_pool_grant(&p, NULL, &r, &err), 0);
+    cr_assert_eq(vg_pool_grant(&c, &p, NULL, &r, &err), 0);
     cr_assert(r.cpu_milli == 2000 && r.gpus == 1 && r.mem_bytes == 0);
     Vg__Pb__Resources want = vg_res_to_pb((struct vg_res){.gpus = 3});
-    cr_assert_eq(vg_pool_grant(&p, &want, &r, &err), -EINVAL);
+    cr_assert_eq(vg_pool_grant(&c, &p, &want, &r, &err), -EINVAL);
     cr_assert_str_eq(err.msg, "pool 'a100-1' gives a task at most 2 GPUs (asked: 3)");
     want = vg_res_to_pb((struct vg_res){.mem_bytes = 2 << 20});
-    cr_assert_eq(vg_pool_grant(&p, &want, &r, &err), -EINVAL);
+    cr_assert_eq(vg_pool_grant(&c, &p, &want, &r, &err), -EINVAL);
     want = vg_res_to_pb((struct vg_res){.gpu_milli = 250});
-    cr_assert_eq(vg_pool_grant(&p, &want, &r, &err), -EINVAL);
+    cr_assert_eq(vg_pool_grant(&c, &p, &want, &r, &err), -EINVAL);
     cr_assert_str_eq(err.msg, "pool 'a100-1' gives whole GPUs only (class dedicated): ask for "
                               "--gpus 1");
     p.max_time_usec = 50;
     cr_assert_eq(vg_pool_time_usec(&p, 0), 50);
     cr_assert_eq(vg_pool_time_usec(&p, 20), 20);
     cr_assert_eq(vg_pool_time_usec(&p, 60), 50);
+}
+
+Test(pool, gives_parts_of_a_gpu_or_whole_ones_and_says_who_gives_the_other) {
+    struct vg_pool_conf p[] = {{.name = "a100", .max = {.gpus = 8}},
+                               {.name = "small",
+                                .class = VG_CLASS_SHARED,
+                                .shape = {.gpu_milli = 250},
+                                .max = {.gpu_milli = 500, .gpu_mem_bytes = 40ULL << 30}},
+                               {.name = "cpu"}};
+    struct vg_conf c = {.pool = p, .n_pools = VG_COUNT(p)};
+    const struct {
+        size_t pool;
+        struct vg_res want, given;
+        const char *refused;
+    } table[] = {
+        {1, {0}, {.gpu_milli = 250}, NULL},
+        {1, {.gpu_milli = 500}, {.gpu_milli = 500}, NULL},
+        {1, {.gpu_milli = 1}, {.gpu_milli = 1}, NULL},
+        {1, {.gpu_mem_bytes = 8ULL << 30}, {.gpu_milli = 250, .gpu_mem_bytes = 8ULL << 30}, NULL},
+        {0, {.gpus = 2, .gpu_mem_bytes = 8}, {.gpus = 2, .gpu_mem_bytes = 8}, NULL},
+        {1, {.gpu_milli = 700}, {0}, "pool 'small' gives a task at most 0.5 of a GPU (asked: 0.7)"},
+        {1,
+         {.gpus = 1},
+         {0},
+         "pool 'small' gives parts of one GPU (class shared): ask for less than 1, such as --gpus "
+         "0.5, or for whole GPUs in pool 'a100' or 'cpu'"},
+        {1,
+         {.gpu_mem_bytes = 41ULL << 30},
+         {0},
+         "pool 'small' gives a task at most 40 GiB of GPU memory (asked: 41 GiB)"},
+        {0,
+         {.gpu_milli = 300},
+         {0},
+         "pool 'a100' gives whole GPUs only (class dedicated): ask for --gpus 1, or for a share in "
+         "pool 'small'"},
+        {0, {.gpus = 9}, {0}, "pool 'a100' gives a task at most 8 GPUs (asked: 9)"},
+        {2,
+         {.gpu_mem_bytes = 1},
+         {0},
+         "--gpu-mem needs a GPU, and pool 'cpu' gives none that is not asked for: add --gpus"},
+    };
+    for (size_t i = 0; i < VG_COUNT(table); i++) {
+        struct vg_err err = VG_ERR_INIT;
+        struct vg_res r = {0};
+        Vg__Pb__Resources want = vg_res_to_pb(table[i].want);
+        int e = vg_pool_grant(&c, &p[table[i].pool], &want, &r, &err);
+        cr_assert_eq(e, table[i].refused ? -EINVAL : 0, "%zu: %s", i, err.msg);
+        if (table[i].refused)
+            cr_assert_str_eq(err.msg, table[i].refused);
+        else
+            cr_assert(r.gpus == table[i].given.gpus && r.gpu_milli == table[i].given.gpu_milli &&
+                          r.gpu_mem_bytes == table[i].given.gpu_mem_bytes,
+                      "%zu", i);
+    }
 }
 
 Test(pool, nodes_belong_by_the_model_of_their_gpus) {

@@ -303,6 +303,7 @@ static struct vg_eng_req random_req(struct storm *s, int *tenant) {
         if (rnd(r, 5) == 0) {
             q.res.gpus = 0;
             q.res.gpu_milli = (uint32_t)(100 * (1 + rnd(r, 9)));
+            q.gpu_class = (uint8_t)rnd(r, 3);
         }
         if (rnd(r, 12) == 0)
             q.node = 1 + rnd(r, NODES);

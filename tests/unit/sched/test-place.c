@@ -97,6 +97,7 @@ static struct vg_eng_req some_request(struct world *from) {
         break;
     default:
         r.res.gpu_milli = 50 * (1 + (uint32_t)draw(w, 19));
+        r.gpu_class = (uint8_t)draw(w, 3);
         r.res.gpu_mem_bytes = draw(w, 3) == 0 ? (2 + draw(w, 20)) << 30 : 0;
     }
     return r;
@@ -124,6 +125,7 @@ static void check_node(const struct enode *n) {
                 milli[i] -= t->fit->res.gpus ? 1000 : (int32_t)t->fit->res.gpu_milli;
                 gpu_mem[i] -= (int64_t)vg_fit_card_mem(t->fit, n->gpu[i].mem);
                 holders[i]++;
+                cr_assert_eq(t->fit->gpu_class, n->gpu[i].gpu_class, "classes are not mixed");
             }
     }
     cr_assert_eq(cpu, n->cpu_free);
@@ -257,8 +259,8 @@ Test(place, so_it_does_for_the_other_policies) {
 
 /* --- cards --- */
 
-static struct spot find(struct vg_eng *e, struct vg_res res) {
-    struct vg_eng_req r = {.pool = {1}, .n_pools = 1, .res = res};
+static struct spot find_class(struct vg_eng *e, struct vg_res res, uint8_t gpu_class) {
+    struct vg_eng_req r = {.pool = {1}, .n_pools = 1, .res = res, .gpu_class = gpu_class};
     struct fit *f = vg_fit_get(e, &r);
     struct spot s = {0};
     enum vg_eng_code c;
@@ -268,17 +270,26 @@ static struct spot find(struct vg_eng *e, struct vg_res res) {
     return s;
 }
 
+static struct spot find(struct vg_eng *e, struct vg_res res) {
+    return find_class(e, res, 0);
+}
+
 /* Finds and takes; the task stays until the test ends. */
-static struct spot take(struct vg_eng *e, struct vg_res res) {
+static struct etask *take_class(struct vg_eng *e, struct vg_res res, uint8_t gpu_class) {
     static struct etask tasks[64];
     static size_t n;
-    struct vg_eng_req r = {.pool = {1}, .n_pools = 1, .res = res};
-    struct spot s = find(e, res);
+    struct vg_eng_req r = {.pool = {1}, .n_pools = 1, .res = res, .gpu_class = gpu_class};
+    struct spot s = find_class(e, res, gpu_class);
     cr_assert(s.node);
     struct etask *t = &tasks[n++];
     t->fit = vg_fit_get(e, &r);
     vg_node_take(e, s.node, t, s.gpus);
-    return s;
+    return t;
+}
+
+static struct spot take(struct vg_eng *e, struct vg_res res) {
+    struct etask *t = take_class(e, res, 0);
+    return (struct spot){.node = t->node, .gpus = t->gpus};
 }
 
 Test(place, whole_cards_stay_within_one_island) {
@@ -322,6 +333,72 @@ Test(place, a_share_joins_others_before_it_opens_a_card) {
     struct spot first = take(e, (struct vg_res){.gpu_milli = 500});
     struct spot second = take(e, (struct vg_res){.gpu_milli = 500});
     cr_assert(first.node == second.node && first.gpus == second.gpus);
+    vg_eng_free(e);
+}
+
+Test(place, shares_of_two_classes_are_never_on_one_card) {
+    struct vg_eng *e = kit_new(1, 2);
+    struct vg_res fifth = {.gpu_milli = 200};
+    struct etask *a = take_class(e, fifth, 1), *b = take_class(e, fifth, 2);
+    cr_assert_neq(a->gpus, b->gpus, "each opens a card");
+    cr_assert_eq(take_class(e, fifth, 1)->gpus, a->gpus);
+    cr_assert_eq(take_class(e, fifth, 2)->gpus, b->gpus);
+    cr_assert_not(find_class(e, fifth, 3).node, "both cards are of another class");
+    cr_assert_not(find(e, (struct vg_res){.gpus = 1}).node);
+    vg_node_give(e, b->node, b);
+    cr_assert_not(find_class(e, fifth, 3).node, "one of the second class is left there");
+    vg_eng_free(e);
+}
+
+Test(place, a_card_that_is_free_again_takes_another_class) {
+    struct vg_eng *e = kit_new(1, 1);
+    struct etask *a = take_class(e, (struct vg_res){.gpu_milli = 10}, 1);
+    cr_assert_not(find_class(e, (struct vg_res){.gpu_milli = 10}, 2).node);
+    vg_node_give(e, a->node, a);
+    take_class(e, (struct vg_res){.gpu_milli = 10}, 2);
+    cr_assert_not(find_class(e, (struct vg_res){.gpu_milli = 10}, 1).node);
+    vg_eng_free(e);
+}
+
+Test(place, a_card_of_unknown_memory_is_not_divided) {
+    struct vg_eng *e = kit_new(0, 0);
+    struct vg_eng_gpu g = {.index = 0};
+    struct vg_eng_node n = {
+        .id = 1, .total = {.cpu_milli = 1000}, .gpu = &g, .n_gpus = 1, .usable = true};
+    struct vg_eng_req r = {.task = 1, .tenant = 1, .pool = {1}, .n_pools = 1, .gpu_class = 1};
+    struct vg_err err = VG_ERR_INIT;
+    r.res = (struct vg_res){.gpu_milli = 100, .gpu_mem_bytes = 8ULL << 30};
+    cr_assert_eq(vg_eng_set_node(e, &n), 0);
+    cr_assert_eq(vg_eng_submit(e, &r, &err), 0, "it may turn out to be large enough: %s", err.msg);
+    cr_assert_eq(kit_next(e), 0);
+    g.mem_bytes = 80ULL << 30;
+    cr_assert_eq(vg_eng_set_node(e, &n), 0);
+    cr_assert_eq(kit_next(e), 1);
+    cr_assert_null(vg_eng_check(e));
+    r.task = 2;
+    r.res.gpu_mem_bytes = 81ULL << 30;
+    cr_assert_lt(vg_eng_submit(e, &r, &err), 0);
+    cr_assert_str_eq(err.msg,
+                     "no node of pool 'p' has a GPU with 81 GiB of memory (the largest has "
+                     "80 GiB); ask for less or another pool");
+    vg_eng_free(e);
+}
+
+Test(place, what_adoption_mixed_takes_nothing_until_it_is_free) {
+    struct vg_eng *e = kit_new(1, 1);
+    struct vg_eng_req r = {.tenant = 1, .pool = {1}, .n_pools = 1, .res = {.gpu_milli = 100}};
+    for (uint8_t i = 1; i <= 2; i++) {
+        r.task = r.gpu_class = i;
+        cr_assert_eq(vg_eng_adopt(e, &r, 1, 1, 0), 0);
+        cr_assert_null(vg_eng_check(e));
+    }
+    for (uint8_t i = 1; i <= 2; i++)
+        cr_assert_not(find_class(e, r.res, i).node);
+    vg_eng_release(e, 1, VG_ENG_ENDED);
+    cr_assert_not(find_class(e, r.res, 2).node, "who is left there is not known any more");
+    vg_eng_release(e, 2, VG_ENG_ENDED);
+    cr_assert(find_class(e, r.res, 2).node);
+    cr_assert_null(vg_eng_check(e));
     vg_eng_free(e);
 }
 

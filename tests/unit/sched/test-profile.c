@@ -174,6 +174,38 @@ Test(profile, shares_of_a_gpu_are_promised_by_the_thousandth) {
     vg_eng_free(e);
 }
 
+Test(profile, a_promised_card_is_kept_from_other_classes) {
+    struct vg_eng *e = make(1, 1);
+    struct vg_eng_req r = kit_req(1, 1, 0);
+    r.res.gpu_milli = 600;
+    r.gpu_class = 1;
+    r.limit_usec = 20 * MINUTE;
+    kit_send(e, &r);
+    cr_assert_eq(kit_next(e), 1);
+    r.task = r.order = 2;
+    r.gpu_class = 2;
+    r.res.gpu_milli = 100;
+    kit_send(e, &r);
+    cr_assert_eq(kit_next(e), 0, "another class has the card");
+    cr_expect_eq(promise(e, 2)->from, START + 20 * MINUTE);
+    r.task = r.order = 3;
+    r.gpu_class = 1;
+    r.limit_usec = 28 * MINUTE;
+    kit_send(e, &r);
+    cr_assert_eq(kit_next(e), 0, "it would still be there when the card changes its class");
+    cr_expect_eq(task(e, 3)->shape->code, VG_ENG_KEPT);
+    r.task = r.order = 4;
+    r.limit_usec = 15 * MINUTE;
+    kit_send(e, &r);
+    cr_assert_eq(kit_next(e), 4, "it is gone by then");
+    check(e);
+    ends(e, START + 15 * MINUTE, 4);
+    ends(e, START + 20 * MINUTE, 1);
+    cr_assert_eq(kit_next(e), 2);
+    check(e);
+    vg_eng_free(e);
+}
+
 Test(profile, a_task_that_ends_early_brings_a_promise_forward) {
     struct vg_eng *e = make(3, 8);
     submit(e, 1, 4, 28 * MINUTE);
