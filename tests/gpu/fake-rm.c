@@ -17,17 +17,23 @@ struct object {
     uint32_t client, handle, parent, class_id;
     uint32_t memory; /* index of the memory it names, + 1 */
     uint64_t slice;
+    bool held;
+    uint32_t card;
+    uint64_t process; /* of a client */
 };
 
 struct memory {
     uint64_t bytes;
-    uint32_t refs;
+    uint32_t refs, card;
 };
 
 struct fake_rm {
     pthread_mutex_t lock;
     uint64_t card, used, peak, more;
-    uint32_t more_n, n, n_memory, next, calls[256];
+    uint32_t more_n, fail_n, n, n_memory, next, calls[256];
+    struct fake_rm_card cards[FAKE_RM_CARDS];
+    bool (*may)(void *ud, uint64_t process, uint32_t card);
+    void *may_ud;
     struct object object[OBJECTS];
     struct memory memory[OBJECTS];
 };
@@ -63,7 +69,8 @@ static struct object *add(struct fake_rm *rm, uint32_t client, uint32_t parent, 
         abort();
     if (i == rm->n)
         rm->n++;
-    rm->object[i] = (struct object){true, client, handle, parent, class_id, 0, 0};
+    rm->object[i] = (struct object){
+        .live = true, .client = client, .handle = handle, .parent = parent, .class_id = class_id};
     return &rm->object[i];
 }
 
@@ -71,8 +78,10 @@ static void drop(struct fake_rm *rm, struct object *o) {
     o->live = false;
     if (o->memory) {
         struct memory *m = &rm->memory[o->memory - 1];
-        if (--m->refs == 0)
+        if (--m->refs == 0) {
             rm->used -= m->bytes;
+            rm->cards[m->card].used -= m->bytes;
+        }
     }
     for (uint32_t i = 0; i < rm->n; i++) {
         struct object *below = &rm->object[i];
@@ -82,10 +91,9 @@ static void drop(struct fake_rm *rm, struct object *o) {
 }
 
 uint32_t fake_rm_client(struct fake_rm *rm, uint64_t process) {
-    (void)process;
     pthread_mutex_lock(&rm->lock);
     uint32_t handle = rm->next++;
-    add(rm, handle, 0, handle, VG_RM_CLASS_ROOT_CLIENT);
+    add(rm, handle, 0, handle, VG_RM_CLASS_ROOT_CLIENT)->process = process;
     pthread_mutex_unlock(&rm->lock);
     return handle;
 }
@@ -96,17 +104,44 @@ static uint32_t take(struct fake_rm *rm, struct object *o, struct vg_rm_memory *
         rm->more_n--;
         bytes += rm->more;
     }
-    if (bytes > rm->card - rm->used)
+    struct fake_rm_card *card = &rm->cards[o->card];
+    if (card->lost)
+        return FAKE_RM_LOST;
+    if (rm->fail_n || bytes > rm->card - card->used) {
+        rm->fail_n -= rm->fail_n != 0;
         return VG_RM_NO_MEMORY;
-    if (rm->n_memory == OBJECTS)
+    }
+    uint32_t i = 0;
+    while (i < rm->n_memory && rm->memory[i].refs)
+        i++;
+    if (i == OBJECTS)
         abort();
+    if (i == rm->n_memory)
+        rm->n_memory++;
     rm->used += bytes;
+    card->used += bytes;
     if (rm->used > rm->peak)
         rm->peak = rm->used;
-    rm->memory[rm->n_memory] = (struct memory){bytes, 1};
-    o->memory = ++rm->n_memory;
+    if (card->used > card->peak)
+        card->peak = card->used;
+    rm->memory[i] = (struct memory){bytes, 1, o->card};
+    o->memory = i + 1;
     m->size = bytes;
     return VG_RM_OK;
+}
+
+/* A device object says which card what hangs below it is of. */
+static uint32_t place(struct fake_rm *rm, struct object *o, const void *params) {
+    struct object *up = find(rm, o->client, o->parent), *client = find(rm, o->client, o->client);
+    o->card = up->card;
+    if (o->class_id != FAKE_RM_CLASS_DEVICE)
+        return VG_RM_OK;
+    if (!params)
+        return VG_RM_INVALID_CLASS;
+    memcpy(&o->card, params, sizeof(o->card));
+    if (o->card >= FAKE_RM_CARDS || (rm->may && !rm->may(rm->may_ud, client->process, o->card)))
+        return VG_RM_NOT_SUPPORTED;
+    return rm->cards[o->card].lost ? FAKE_RM_LOST : VG_RM_OK;
 }
 
 static uint32_t alloc(struct fake_rm *rm, uint32_t client, uint32_t parent, uint32_t *object,
@@ -122,8 +157,9 @@ static uint32_t alloc(struct fake_rm *rm, uint32_t client, uint32_t parent, uint
         return VG_RM_INSUFFICIENT_RESOURCES;
     struct object *o = add(rm, client, parent, *object, class_id);
     struct vg_rm_memory *m = params;
-    uint32_t status = VG_RM_OK;
-    if (class_id == VG_RM_CLASS_MEMORY_LOCAL && !(m->flags & VG_RM_MEMORY_VIRTUAL))
+    uint32_t status = place(rm, o, params);
+    if (status == VG_RM_OK && class_id == VG_RM_CLASS_MEMORY_LOCAL &&
+        !(m->flags & VG_RM_MEMORY_VIRTUAL))
         status = take(rm, o, m);
     if (class_id == VG_RM_CLASS_CHANNEL_GROUP)
         o->slice = 2048;
@@ -141,21 +177,47 @@ static void dup(struct fake_rm *rm, struct vg_rm_dup *d) {
         d->object = rm->next++;
     struct object *o = add(rm, d->client, d->parent, d->object, from->class_id);
     o->memory = from->memory;
+    o->card = from->card;
     if (o->memory)
         rm->memory[o->memory - 1].refs++;
     d->status = VG_RM_OK;
 }
 
+static void memory_info(const struct fake_rm *rm, struct vg_rm_control *c) {
+    struct fake_rm_info *info = (void *)(uintptr_t)c->params;
+    if (c->params_bytes != sizeof(*info) || info->card >= FAKE_RM_CARDS)
+        abort();
+    info->total = rm->card;
+    info->used = rm->cards[info->card].used;
+    c->status = rm->cards[info->card].lost ? FAKE_RM_LOST : VG_RM_OK;
+}
+
 static void control(struct fake_rm *rm, struct vg_rm_control *c) {
     struct object *o = find(rm, c->client, c->object);
     uint64_t *usec = (uint64_t *)(uintptr_t)c->params;
-    if (c->command != VG_RM_SET_TIMESLICE && c->command != VG_RM_GET_TIMESLICE)
-        abort();
+    if (c->command == FAKE_RM_MEMORY_INFO) {
+        memory_info(rm, c);
+        return;
+    }
     c->status = o && o->class_id == VG_RM_CLASS_CHANNEL_GROUP ? VG_RM_OK : VG_RM_INVALID_CLASS;
-    if (c->status == VG_RM_OK && c->command == VG_RM_SET_TIMESLICE)
-        o->slice = *usec;
-    else if (c->status == VG_RM_OK)
-        *usec = o->slice;
+    bool is_group = c->status == VG_RM_OK;
+    switch (c->command) {
+    case VG_RM_SET_TIMESLICE:
+        if (is_group)
+            o->slice = *usec;
+        break;
+    case VG_RM_GET_TIMESLICE:
+        if (is_group)
+            *usec = o->slice;
+        break;
+    case FAKE_RM_GROUP_SCHEDULE:
+        if (is_group)
+            o->held = !*(const uint8_t *)usec;
+        break;
+    default:
+        fprintf(stderr, "fake-rm: unknown control %#x\n", c->command);
+        abort();
+    }
 }
 
 static int64_t call(struct fake_rm *rm, uint32_t cmd, void *arg) {
@@ -246,4 +308,99 @@ uint32_t fake_rm_calls(struct fake_rm *rm, uint8_t number) {
     uint32_t n = rm->calls[number];
     pthread_mutex_unlock(&rm->lock);
     return n;
+}
+
+/* ---- several cards, processes, time ---------------------------------------------------------- */
+
+void fake_rm_set_may(struct fake_rm *rm, bool (*may)(void *ud, uint64_t process, uint32_t card),
+                     void *ud) {
+    rm->may = may;
+    rm->may_ud = ud;
+}
+
+void fake_rm_close(struct fake_rm *rm, uint32_t client) {
+    pthread_mutex_lock(&rm->lock);
+    struct object *o = find(rm, client, client);
+    if (o) /* else it was freed by its name */
+        drop(rm, o);
+    pthread_mutex_unlock(&rm->lock);
+}
+
+static uint64_t bytes_of(const struct fake_rm *rm, uint32_t client) {
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < rm->n; i++) {
+        const struct object *o = &rm->object[i];
+        if (o->live && o->client == client && o->memory)
+            sum += rm->memory[o->memory - 1].bytes;
+    }
+    return sum;
+}
+
+size_t fake_rm_clients(struct fake_rm *rm, struct fake_rm_client_stat *ret, size_t max) {
+    size_t n = 0;
+    pthread_mutex_lock(&rm->lock);
+    for (uint32_t i = 0; i < rm->n && n < max; i++) {
+        const struct object *o = &rm->object[i];
+        if (o->live && o->client == o->handle)
+            ret[n++] = (struct fake_rm_client_stat){o->client, o->process, bytes_of(rm, o->client)};
+    }
+    pthread_mutex_unlock(&rm->lock);
+    return n;
+}
+
+size_t fake_rm_groups(struct fake_rm *rm, struct fake_rm_group *ret, size_t max) {
+    size_t n = 0;
+    pthread_mutex_lock(&rm->lock);
+    for (uint32_t i = 0; i < rm->n && n < max; i++) {
+        const struct object *o = &rm->object[i];
+        if (!o->live || o->class_id != VG_RM_CLASS_CHANNEL_GROUP)
+            continue;
+        const struct object *client = find(rm, o->client, o->client);
+        ret[n++] = (struct fake_rm_group){
+            o->client, o->handle, o->card, client ? client->process : 0, o->slice, o->held};
+    }
+    pthread_mutex_unlock(&rm->lock);
+    return n;
+}
+
+struct fake_rm_card fake_rm_card(struct fake_rm *rm, uint32_t card) {
+    pthread_mutex_lock(&rm->lock);
+    struct fake_rm_card c = rm->cards[card];
+    pthread_mutex_unlock(&rm->lock);
+    return c;
+}
+
+void fake_rm_new_peak(struct fake_rm *rm) {
+    pthread_mutex_lock(&rm->lock);
+    rm->peak = rm->used;
+    for (uint32_t i = 0; i < FAKE_RM_CARDS; i++)
+        rm->cards[i].peak = rm->cards[i].used;
+    pthread_mutex_unlock(&rm->lock);
+}
+
+void fake_rm_lose(struct fake_rm *rm, uint32_t card, bool lost) {
+    pthread_mutex_lock(&rm->lock);
+    rm->cards[card].lost = lost;
+    pthread_mutex_unlock(&rm->lock);
+}
+
+void fake_rm_fail(struct fake_rm *rm, uint32_t n) {
+    pthread_mutex_lock(&rm->lock);
+    rm->fail_n = n;
+    pthread_mutex_unlock(&rm->lock);
+}
+
+void fake_rm_divide(const struct fake_rm_group *group, size_t n, uint64_t usec,
+                    uint64_t *ret_usec) {
+    bool any = false;
+    for (size_t i = 0; i < n; i++) {
+        any |= !group[i].held && group[i].slice_usec;
+        ret_usec[i] = 0;
+    }
+    for (size_t i = 0; any && usec; i = (i + 1) % n) {
+        uint64_t turn = group[i].held ? 0 : group[i].slice_usec;
+        turn = turn < usec ? turn : usec;
+        ret_usec[i] += turn;
+        usec -= turn;
+    }
 }

@@ -3,6 +3,7 @@
    of a card in pages of 64 KiB, channel groups with time slices. It keeps its own count, with which
    the warden's is compared. A call it does not know is a failed test (abort). Thread-safe. */
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct fake_rm;
@@ -23,3 +24,51 @@ void fake_rm_set_slice(struct fake_rm *rm, uint32_t client, uint32_t group, uint
 void fake_rm_round_up(struct fake_rm *rm, uint32_t n, uint64_t more);
 /* How many calls it has seen of a number. */
 uint32_t fake_rm_calls(struct fake_rm *rm, uint8_t number);
+
+/* ---- several cards, processes, time ---------------------------------------------------------- */
+
+#define FAKE_RM_CARDS 8u
+#define FAKE_RM_CLASS_DEVICE 0x80u         /* its parameters begin with the number of a card */
+#define FAKE_RM_GROUP_SCHEDULE 0xa06c0101u /* … with whether the group gets turns */
+#define FAKE_RM_MEMORY_INFO 0x20801303u    /* struct fake_rm_info, simpler than the real one's */
+#define FAKE_RM_LOST 0x0fu                 /* status: the card is not there any more */
+
+struct fake_rm_info {
+    uint64_t total, used;
+    uint32_t card, unused;
+};
+
+struct fake_rm_client_stat {
+    uint32_t client;
+    uint64_t process, bytes;
+};
+
+struct fake_rm_group {
+    uint32_t client, handle, card;
+    uint64_t process, slice_usec;
+    bool held;
+};
+
+struct fake_rm_card {
+    uint64_t used, peak;
+    bool lost;
+};
+
+/* What hangs below a device object is of its card, everything else of card 0. Whether a process may
+   make a device object is `may`'s to say; NULL: it may. */
+void fake_rm_set_may(struct fake_rm *rm, bool (*may)(void *ud, uint64_t process, uint32_t card),
+                     void *ud);
+/* The descriptor that the client was made on is closed. */
+void fake_rm_close(struct fake_rm *rm, uint32_t client);
+size_t fake_rm_clients(struct fake_rm *rm, struct fake_rm_client_stat *ret, size_t max);
+size_t fake_rm_groups(struct fake_rm *rm, struct fake_rm_group *ret, size_t max);
+struct fake_rm_card fake_rm_card(struct fake_rm *rm, uint32_t card);
+void fake_rm_new_peak(struct fake_rm *rm); /* the peaks are what is used now */
+/* Every call about memory of that card fails. */
+void fake_rm_lose(struct fake_rm *rm, uint32_t card, bool lost);
+/* The next `n` allocations of memory fail. */
+void fake_rm_fail(struct fake_rm *rm, uint32_t n);
+
+/* How a card divides `usec` among groups that always have work: turns of a slice each, one after
+   the other; who is held gets none. Virtual: no time passes. */
+void fake_rm_divide(const struct fake_rm_group *group, size_t n, uint64_t usec, uint64_t *ret_usec);

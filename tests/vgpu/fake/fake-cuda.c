@@ -11,10 +11,6 @@ enum { CUDA_NO_DEVICE = 101, CUDA_INVALID_CONTEXT = 201, CUDA_UNKNOWN = 999 };
 
 #define ALLOCATIONS 64
 
-#define EXPORT(name, ...)                                         \
-    __attribute__((visibility("default"))) int name(__VA_ARGS__); \
-    __attribute__((visibility("default"))) int name(__VA_ARGS__)
-
 static struct card *card;
 static struct context { CUdevice device; } contexts[2] = {{0}, {1}};
 static _Thread_local struct context *current;
@@ -22,11 +18,6 @@ static struct {
     CUdeviceptr address;
     size_t bytes;
 } allocations[ALLOCATIONS];
-
-_Noreturn void fake_unknown(const char *name) {
-    fprintf(stderr, "fake driver: %s is not implemented\n", name);
-    abort();
-}
 
 /* Not CUDA_OK before cuInit, or when a test ordered this call to fail. */
 static int fault(const char *name) {
@@ -166,46 +157,4 @@ EXPORT(cuLaunchKernel, void *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
                    (uintptr_t)extra == 11
                ? CUDA_OK
                : CUDA_INVALID_VALUE;
-}
-
-static const struct fake_name *named(const char *base, const char *suffix) {
-    char name[128];
-    snprintf(name, sizeof name, "%s%s", base, suffix);
-    for (unsigned i = 0; i < fake_name_count; i++)
-        if (strcmp(fake_names[i].name, name) == 0)
-            return &fake_names[i];
-    return NULL;
-}
-
-/* The newest form that the version has, in the per-thread form where that is asked for and there is
- * one. */
-EXPORT(cuGetProcAddress_v2, const char *name, void **ret, int version, uint64_t flags,
-       int *status) {
-    static const struct {
-        const char *suffix;
-        int since;
-    } forms[] = {{"_v4", 12050}, {"_v3", 11040}, {"_v2", 3020}, {"", 0}};
-    static const char *const threads[] = {"_ptsz", "_ptds", ""};
-    if (!name || !ret || flags > 2)
-        return CUDA_INVALID_VALUE;
-    for (unsigned i = 0; i < 4; i++)
-        for (unsigned t = flags == 2 ? 0 : 2; t < 3; t++) {
-            char suffix[16];
-            snprintf(suffix, sizeof suffix, "%s%s", forms[i].suffix, threads[t]);
-            const struct fake_name *found = version >= forms[i].since ? named(name, suffix) : NULL;
-            if (found) {
-                *ret = found->address;
-                if (status)
-                    *status = 0;
-                return CUDA_OK;
-            }
-        }
-    *ret = NULL;
-    if (status)
-        *status = CU_SYMBOL_NOT_FOUND;
-    return CUDA_NOT_FOUND;
-}
-
-EXPORT(cuGetProcAddress, const char *name, void **ret, int version, uint64_t flags) {
-    return cuGetProcAddress_v2(name, ret, version, flags, NULL);
 }

@@ -7,48 +7,39 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define EXPORT(type, name, ...)                                    \
-    __attribute__((visibility("default"))) type name(__VA_ARGS__); \
-    __attribute__((visibility("default"))) type name(__VA_ARGS__)
-
 static struct card *card;
 
-_Noreturn void fake_unknown(const char *name) {
-    fprintf(stderr, "fake driver: %s is not implemented\n", name);
-    abort();
-}
-
-EXPORT(int, nvmlInit_v2, void) {
+FAKE_EXPORT(int, nvmlInit_v2, void) {
     const char *path = getenv("FAKE_CARD");
     if (!card && path)
         card = card_open(path);
     return card ? 0 : 9;
 }
 
-EXPORT(int, nvmlInit, void) {
+FAKE_EXPORT(int, nvmlInit, void) {
     return nvmlInit_v2();
 }
 
-EXPORT(int, nvmlInitWithFlags, unsigned flags) {
+FAKE_EXPORT(int, nvmlInitWithFlags, unsigned flags) {
     (void)flags;
     return nvmlInit_v2();
 }
 
-EXPORT(const char *, nvmlErrorString, int error) {
+FAKE_EXPORT(const char *, nvmlErrorString, int error) {
     return error ? "some error" : "no error";
 }
 
-EXPORT(int, nvmlDeviceGetCount_v2, unsigned *ret) {
+FAKE_EXPORT(int, nvmlDeviceGetCount_v2, unsigned *ret) {
     *ret = (unsigned)card->devices;
     return 0;
 }
 
-EXPORT(int, nvmlDeviceGetHandleByIndex_v2, unsigned index, void **ret) {
+FAKE_EXPORT(int, nvmlDeviceGetHandleByIndex_v2, unsigned index, void **ret) {
     *ret = &card->uuid[index];
     return (int)index < card->devices ? 0 : 2;
 }
 
-EXPORT(int, nvmlDeviceGetUUID, void *device, char *ret, unsigned size) {
+FAKE_EXPORT(int, nvmlDeviceGetUUID, void *device, char *ret, unsigned size) {
     const unsigned char *u = device;
     return snprintf(ret, size,
                     "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
@@ -58,7 +49,7 @@ EXPORT(int, nvmlDeviceGetUUID, void *device, char *ret, unsigned size) {
                : 7;
 }
 
-EXPORT(int, nvmlDeviceGetMemoryInfo, void *device, unsigned long long ret[3]) {
+FAKE_EXPORT(int, nvmlDeviceGetMemoryInfo, void *device, unsigned long long ret[3]) {
     (void)device;
     ret[0] = card->capacity;
     ret[2] = atomic_load(&card->used);
@@ -71,7 +62,7 @@ struct memory2 {
     unsigned long long total, reserved, free, used;
 };
 
-EXPORT(int, nvmlDeviceGetMemoryInfo_v2, void *device, struct memory2 *ret) {
+FAKE_EXPORT(int, nvmlDeviceGetMemoryInfo_v2, void *device, struct memory2 *ret) {
     unsigned long long three[3];
     int r = nvmlDeviceGetMemoryInfo(device, three);
     *ret = (struct memory2){ret->version, three[0], 1 << 20, three[1], three[2]};
