@@ -170,6 +170,18 @@ static void attribute(struct vg_agent *a, const struct vg_card_sample *s) {
     }
 }
 
+/* A share is the warden's to hold; the driver's own count is told to it, to be compared. */
+static void audit(struct vg_agent *a, uint32_t card) {
+    vg_map_for_each (e, &a->tasks) {
+        struct vg_agent_task *t = e->value;
+        if (holds(t, card) && t->share.milli && t->keeper && t->state != VG_AT_EXITED &&
+            (t->meter->own >> card & 1) &&
+            vg_keeper_send(t->keeper, VG_K_AUDIT, t->id, 0, t->meter->own_mem[card], NULL, 0, NULL,
+                           0) < 0)
+            vg_debug("a keeper could not be told what its task holds");
+    }
+}
+
 /* Who holds a card, all together. */
 struct sharers {
     size_t n;
@@ -198,8 +210,10 @@ static uint32_t part_of(const struct vg_agent_task *t, uint32_t card, const stru
 void vg_meter_sample(struct vg_agent *a, const struct vg_card_sample *s, bool procs) {
     if (!a->n_metered)
         return;
-    if (procs)
+    if (procs) {
         attribute(a, s);
+        audit(a, s->index);
+    }
     struct sharers all = sharers_of(a, s->index);
     vg_map_for_each (e, &a->tasks) {
         struct vg_agent_task *t = e->value;

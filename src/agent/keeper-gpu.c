@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
+#define AUDITS_MAX 2            /* in a row that may not come out */
 #define SLICE_DEFAULT_USEC 2000 /* until the agent has said how the card is divided */
 
 static uint32_t slice_of(const struct ktask *t) {
@@ -67,6 +68,27 @@ void kgpu_slice(struct ktask *t, uint32_t usec) {
 void kgpu_changed(struct ktask *t) {
     if (t->watch)
         vg_warden_set(t->watch, t->start->grant->gpu_mem_bytes, slice_of(t));
+}
+
+/* Once may be a moment that was seen twice; a second time is memory that went around its share. */
+void kgpu_audit(struct keeper *k, struct ktask *t, uint64_t card_bytes) {
+    char holds[32], known[32], text[200];
+    uint64_t limit = 0;
+    uint32_t times = t->watch ? vg_warden_compare(t->watch, card_bytes, &limit) : 0;
+    if (!times)
+        return;
+    vg_warn("task=%016llx holds %llu bytes of its GPU by the driver's count, of which no more than "
+            "%llu can have passed by its share (%u times)",
+            (unsigned long long)t->id, (unsigned long long)card_bytes, (unsigned long long)limit,
+            times);
+    if (times < AUDITS_MAX)
+        return;
+    snprintf(text, sizeof(text),
+             "its processes hold %s of the GPU, by the driver's count, and not more than %s came "
+             "through its share: it was ended",
+             vg_format_size(card_bytes, holds, sizeof(holds)),
+             vg_format_size(limit, known, sizeof(known)));
+    ktask_kill(k, t, SIGKILL, 0, text);
 }
 
 /* Why a command failed, when its share was too small for it. */

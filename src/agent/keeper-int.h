@@ -198,6 +198,8 @@ void kchan_note(struct keeper *k, struct ktask *t, const char *fmt, ...)
 void kgpu_watched(struct keeper *k, struct ktask *t, int listener); /* takes it */
 void kgpu_slice(struct ktask *t, uint32_t usec);
 void kgpu_changed(struct ktask *t); /* weight or memory of its share, in `start` */
+/* What the driver says that its processes hold: ended when that did not pass by the warden. */
+void kgpu_audit(struct keeper *k, struct ktask *t, uint64_t card_bytes);
 void kgpu_end(struct ktask *t);
 
 /* keeper-mirror.c */

@@ -139,6 +139,10 @@ static void on_packet(struct keeper *k, const struct vg_kpkt *p, int *fds, size_
             }
         }
         break;
+    case VG_K_AUDIT:
+        if (t)
+            kgpu_audit(k, t, p->b);
+        break;
     case VG_K_SLICE:
         if (t)
             kgpu_slice(t, (uint32_t)p->a);

@@ -39,6 +39,7 @@ enum vg_kpkt_kind {
     VG_K_SLICE = 9,  /* id task; a: usec of a shared GPU's time that it gets in its turn */
     VG_K_SHARE =
         10, /* id task; fds: memfd with its Start, packed, whose share of a GPU is another */
+    VG_K_AUDIT = 11, /* id task; b: bytes of its card that its processes hold, by the driver */
     /* keeper to agent */
     VG_K_READY = 32,  /* the sandbox is prepared; a 1: again, with the binds of its last task */
     VG_K_FAILED = 33, /* it could not be; payload: text. The keeper leaves */

@@ -151,3 +151,22 @@ int vg_wbooks_add(struct vg_warden *w, struct vg_wclient *c, uint32_t parent, ui
         w->stat.groups++;
     return 0;
 }
+
+/* ---- comparing ------------------------------------------------------------------------------- */
+
+void vg_warden_audit_note(struct vg_warden_audit *a, const struct vg_warden_stat *now) {
+    uint64_t held = now->used_bytes - now->managed_bytes;
+    if (held > a->most)
+        a->most = held;
+}
+
+uint32_t vg_warden_audit(struct vg_warden_audit *a, const struct vg_warden_stat *now,
+                         uint64_t card_bytes, uint64_t *ret_known) {
+    vg_warden_audit_note(a, now);
+    *ret_known = (a->most > a->before ? a->most : a->before) + VG_WARDEN_SLACK_BYTES +
+                 now->clients * VG_WARDEN_SLACK_CLIENT_BYTES;
+    a->excesses = card_bytes > *ret_known ? a->excesses + 1 : 0;
+    a->before = a->most;
+    a->most = now->used_bytes - now->managed_bytes;
+    return a->excesses;
+}

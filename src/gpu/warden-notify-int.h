@@ -48,6 +48,7 @@ struct vg_warden_watch {
     uint64_t limit_bytes;
     uint32_t slice_usec;
     struct vg_warden_stat stat;
+    struct vg_warden_audit audit;
     struct vg_warden_process shown[VG_WARDEN_SHOWN_MAX];
     size_t n_shown;
 };

@@ -111,6 +111,7 @@ static void publish(struct vg_warden_watch *t) {
     pthread_mutex_lock(&t->lock);
     bool same = memcmp(&now, &t->stat, sizeof(now)) == 0;
     t->stat = now;
+    vg_warden_audit_note(&t->audit, &now);
     pthread_mutex_unlock(&t->lock);
     if (!same && t->setup.changed)
         t->setup.changed(t->setup.ud, &now);
@@ -313,4 +314,11 @@ void vg_warden_look(struct vg_warden_watch *t, struct vg_warden_stat *ret) {
     pthread_mutex_lock(&t->lock);
     *ret = t->stat;
     pthread_mutex_unlock(&t->lock);
+}
+
+uint32_t vg_warden_compare(struct vg_warden_watch *t, uint64_t card_bytes, uint64_t *ret_known) {
+    pthread_mutex_lock(&t->lock);
+    uint32_t n = vg_warden_audit(&t->audit, &t->stat, card_bytes, ret_known);
+    pthread_mutex_unlock(&t->lock);
+    return n;
 }

@@ -56,3 +56,5 @@ void vg_warden_look(struct vg_warden_watch *t, struct vg_warden_stat *ret);
 /* As `processes` was told last; how many. */
 size_t vg_warden_look_processes(struct vg_warden_watch *t, struct vg_warden_process *ret,
                                 size_t max);
+/* vg_warden_audit() of what it counts now. */
+uint32_t vg_warden_compare(struct vg_warden_watch *t, uint64_t card_bytes, uint64_t *ret_known);

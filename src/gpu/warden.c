@@ -477,11 +477,6 @@ void vg_warden_limit(struct vg_warden *w, uint64_t limit_bytes) {
     w->stat.limit_bytes = limit_bytes;
 }
 
-bool vg_warden_audit(const struct vg_warden *w, uint64_t card, uint64_t slack_bytes) {
-    uint64_t known = w->stat.used_bytes - w->stat.managed_bytes;
-    return card > known && card - known > slack_bytes;
-}
-
 void vg_warden_stat(const struct vg_warden *w, struct vg_warden_stat *ret) {
     *ret = w->stat;
 }

@@ -88,12 +88,27 @@ void vg_warden_limit(struct vg_warden *w, uint64_t limit_bytes);
 void vg_warden_slice(struct vg_warden *w, uint32_t usec);
 /* Once a second: slices that are not as they were set are set again. How many there were. */
 uint32_t vg_warden_assert_slices(struct vg_warden *w);
-/* `card_bytes` is what the driver itself counts for the task's processes, managed memory left out.
-   True when that cannot be what passed by here: `slack_bytes` is what the driver needs for itself.
- */
-bool vg_warden_audit(const struct vg_warden *w, uint64_t card_bytes, uint64_t slack_bytes);
-
 void vg_warden_stat(const struct vg_warden *w, struct vg_warden_stat *ret);
 /* The processes that hold anything, in the order of their first allocation; at most `max`: how
    many. What they hold is together what is used, between calls. */
 size_t vg_warden_processes(const struct vg_warden *w, struct vg_warden_process *ret, size_t max);
+
+/* Comparing with the driver's own count. That is of a moment that lies a little back, so it is held
+   against the most that passed by here since the comparison before the last. */
+struct vg_warden_audit {
+    uint64_t most,
+        before;        /* bytes, managed memory left out: since the last comparison, before it */
+    uint32_t excesses; /* in a row */
+};
+
+/* What the driver needs for itself: some 4 MiB were measured for each context. */
+#define VG_WARDEN_SLACK_BYTES (UINT64_C(64) << 20)
+#define VG_WARDEN_SLACK_CLIENT_BYTES (UINT64_C(8) << 20)
+
+/* After each change. */
+void vg_warden_audit_note(struct vg_warden_audit *a, const struct vg_warden_stat *now);
+/* `card_bytes`: what the driver counts for the task's processes; it leaves managed memory out.
+   How many times in a row, this one included, that cannot be what passed by here; `ret_known` is
+   what did, with what the driver may need for itself. */
+uint32_t vg_warden_audit(struct vg_warden_audit *a, const struct vg_warden_stat *now,
+                         uint64_t card_bytes, uint64_t *ret_known);

@@ -385,10 +385,31 @@ Test(warden, an_audit_finds_what_did_not_pass_by) {
     struct world v;
     setup(&v);
     uint32_t object;
-    take(&v, 10 * MIB, &object);
-    cr_expect(not(vg_warden_audit(v.w, 10 * MIB, 0)));
-    cr_expect(not(vg_warden_audit(v.w, 14 * MIB, 4 * MIB)));
-    cr_expect(vg_warden_audit(v.w, 14 * MIB + 1, 4 * MIB));
+    uint64_t known;
+    struct vg_warden_audit a = {0};
+    take(&v, 40 * MIB, &object);
+    struct vg_warden_stat held = stat(&v);
+    uint64_t slack = VG_WARDEN_SLACK_BYTES + VG_WARDEN_SLACK_CLIENT_BYTES;
+    cr_expect(eq(u32, vg_warden_audit(&a, &held, 40 * MIB + slack, &known), 0));
+    cr_expect(eq(u64, known, 40 * MIB + slack));
+    cr_expect(eq(u32, vg_warden_audit(&a, &held, 40 * MIB + slack + 1, &known), 1));
+    cr_expect(eq(u32, vg_warden_audit(&a, &held, 40 * MIB + slack + 1, &known), 2), "in a row");
+    cr_expect(eq(u32, vg_warden_audit(&a, &held, 0, &known), 0));
+    cr_expect(eq(u32, vg_warden_audit(&a, &held, UINT64_MAX, &known), 1), "and anew");
+
+    /* The driver was asked before it was freed. */
+    give(&v, v.client, object);
+    struct vg_warden_stat freed = stat(&v);
+    vg_warden_audit_note(&a, &freed);
+    cr_expect(eq(u32, vg_warden_audit(&a, &freed, 40 * MIB + slack, &known), 0));
+    cr_expect(eq(u32, vg_warden_audit(&a, &freed, 40 * MIB + slack, &known), 0), "one round late");
+    cr_expect(eq(u32, vg_warden_audit(&a, &freed, 40 * MIB + slack, &known), 1));
+
+    /* Managed memory is in neither count. */
+    cr_expect(vg_warden_managed(v.w, 1, 0, 60 * MIB));
+    held = stat(&v);
+    vg_warden_audit(&a, &held, 0, &known);
+    cr_expect(eq(u64, known, slack));
     teardown(&v);
 }
 
