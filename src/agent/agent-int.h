@@ -18,6 +18,7 @@
 #include "gpu/gpu-use.h"
 #include "gpu/gpus.h"
 #include "gpu/health.h"
+#include "gpu/watch.h"
 #include "net/conn.h"
 #include "net/wire.h"
 #include "proto/virga.pb-c.h"
@@ -282,7 +283,8 @@ struct vg_agent_card {
     bool known; /* somebody has seen it */
     struct vg_card_facts facts;
     struct vg_card_sample last;
-    uint64_t owner[VG_CARD_PROCS_MAX]; /* tasks of last.proc; 0: nobody's */
+    uint64_t owner[VG_CARD_PROCS_MAX]; /* tasks of last.proc; 0: nobody's; VG_NONE64: not asked */
+    uint32_t idle_mw;                  /* what it draws when nothing runs; VG_NONE: not seen yet */
     struct vg_health health;
 };
 struct vg_watcher {
@@ -293,14 +295,15 @@ struct vg_watcher {
     uv_timer_t timer;
     bool closing;
     bool news; /* the control plane should hear at once */
-    uint32_t seq, answered, interval_ms;
+    uint32_t seq, answered;
+    struct vg_watch_order told; /* the last order */
     uint64_t heard_usec, retry_usec, live_until_usec;
     int8_t map[VG_GPUS_MAX]; /* its index -> ours; -1: not offered */
 };
 void vg_watch_start(struct vg_agent *a);
 void vg_watch_stop(struct vg_agent *a);
-/* Has the cards looked at now; the number of the answer, or 0: nobody can. */
-uint32_t vg_watch_ask(struct vg_agent *a);
+/* Has these cards and their counters looked at now; the number of the answer, or 0: nobody can. */
+uint32_t vg_watch_ask(struct vg_agent *a, uint64_t cards);
 /* Somebody looks: reports every second for so long. */
 void vg_watch_live(struct vg_agent *a, uint64_t usec);
 /* An administrator says that the card is well. */
@@ -311,8 +314,10 @@ void vg_meter_init(struct vg_agent *a);
 void vg_meter_begin(struct vg_agent *a, struct vg_agent_task *t, const Vg__Pb__Start *start);
 void vg_meter_end(struct vg_agent *a, struct vg_agent_task *t); /* it is forgotten */
 void vg_meter_sweep(struct vg_agent *a);                        /* every task is known now */
-/* `procs`: its list of processes is new. */
-void vg_meter_sample(struct vg_agent *a, const struct vg_card_sample *s, bool procs);
+/* A new sample of one of our cards; what it says of processes is in a->card[].last by now. */
+void vg_meter_sample(struct vg_agent *a, const struct vg_card_sample *s);
+/* Cards that are measured for a task now, and those of them that several hold; by our indices. */
+void vg_meter_cards(const struct vg_agent *a, uint64_t *ret_held, uint64_t *ret_shared);
 /* True: its end is told when its last sample is there, by vg_tasks_say_exit. */
 bool vg_meter_hold(struct vg_agent *a, struct vg_agent_task *t);
 /* Ends that waited for a look that was answered, or all of them. */

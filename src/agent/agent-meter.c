@@ -18,8 +18,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#define LAST_LOOK_MS 300 /* how long the end of a task waits for its last sample */
-#define MAGIC 0x7667757361676531ULL
+#define LAST_LOOK_MS 300            /* how long the end of a task waits for its last sample */
+#define MAGIC 0x7667757361676532ULL /* of this form of the file */
 #define ANCESTORS_MAX 64
 
 struct usage_file {
@@ -78,7 +78,7 @@ void vg_meter_begin(struct vg_agent *a, struct vg_agent_task *t, const Vg__Pb__S
     m->milli = start->grant && start->grant->gpu_milli ? start->grant->gpu_milli : 1000;
     t->meter = m;
     a->n_metered++;
-    vg_watch_ask(a); /* its first sample is of now */
+    vg_watch_ask(a, cards); /* its first sample is of now */
 }
 
 void vg_meter_end(struct vg_agent *a, struct vg_agent_task *t) {
@@ -110,8 +110,25 @@ void vg_meter_sweep(struct vg_agent *a) {
 
 /* ------------------------------------------------------------------ samples */
 
+/* Whether what the card does now is counted for the task. One that has ended is until its last
+   sample is there. */
 static bool holds(const struct vg_agent_task *t, uint32_t card) {
-    return t->meter && (t->meter->file->use.cards >> card & 1);
+    return t->meter && (t->meter->file->use.cards >> card & 1) &&
+           (t->state != VG_AT_EXITED || t->meter->last_seq);
+}
+
+void vg_meter_cards(const struct vg_agent *a, uint64_t *ret_held, uint64_t *ret_shared) {
+    *ret_held = *ret_shared = 0;
+    if (!a->n_metered)
+        return;
+    vg_map_for_each (e, &a->tasks) {
+        const struct vg_agent_task *t = e->value;
+        for (uint32_t i = 0; t->meter && i < a->gpus.n; i++)
+            if (holds(t, i)) {
+                *ret_shared |= *ret_held & 1ULL << i;
+                *ret_held |= 1ULL << i;
+            }
+    }
 }
 
 static pid_t parent_of(pid_t pid) {
@@ -148,9 +165,22 @@ static struct vg_agent_task *owner_of(struct vg_agent *a, pid_t pid, uint32_t ca
     return t;
 }
 
-/* How much of the card each of its holders used, by their processes. */
-static void attribute(struct vg_agent *a, const struct vg_card_sample *s) {
-    uint32_t card = s->index;
+/* The task of one of the card's processes, or NULL. */
+static struct vg_agent_task *owner_at(struct vg_agent *a, uint32_t card, uint32_t i) {
+    struct vg_agent_card *c = &a->card[card];
+    struct vg_agent_task *t = NULL;
+    if (c->owner[i] == VG_NONE64) {
+        t = owner_of(a, (pid_t)c->last.proc[i].pid, card);
+        c->owner[i] = t ? t->id : 0;
+    } else if (c->owner[i]) {
+        t = vg_tasks_get(a, c->owner[i]);
+    }
+    return t && holds(t, card) ? t : NULL;
+}
+
+/* What each of its holders does with the card, by their processes. */
+static void attribute(struct vg_agent *a, uint32_t card) {
+    const struct vg_card_sample *s = &a->card[card].last;
     vg_map_for_each (e, &a->tasks) {
         struct vg_agent_task *t = e->value;
         if (!holds(t, card))
@@ -160,8 +190,7 @@ static void attribute(struct vg_agent *a, const struct vg_card_sample *s) {
     }
     for (uint32_t i = 0; i < s->n_procs; i++) {
         const struct vg_card_proc *p = &s->proc[i];
-        struct vg_agent_task *t = owner_of(a, (pid_t)p->pid, card);
-        a->card[card].owner[i] = t ? t->id : 0;
+        struct vg_agent_task *t = owner_at(a, card, i);
         if (!t)
             continue;
         t->meter->own |= 1ULL << card;
@@ -182,48 +211,28 @@ static void audit(struct vg_agent *a, uint32_t card) {
     }
 }
 
-/* Who holds a card, all together. */
-struct sharers {
-    size_t n;
-    uint64_t sm, milli;
-};
-
-static struct sharers sharers_of(struct vg_agent *a, uint32_t card) {
-    struct sharers s = {0};
-    vg_map_for_each (e, &a->tasks) {
-        const struct vg_agent_task *t = e->value;
-        if (!holds(t, card))
-            continue;
-        s.n++;
-        s.sm += t->meter->own_sm[card];
-        s.milli += t->meter->milli;
-    }
-    return s;
+static struct vg_gpu_holder holder_of(struct vg_agent_task *t, uint32_t card) {
+    const struct vg_meter *m = t->meter;
+    bool own = m->milli < 1000 && (m->own >> card & 1);
+    return (struct vg_gpu_holder){.use = &m->file->use,
+                                  .milli = m->milli,
+                                  .sm = m->own_sm[card],
+                                  .mem_bytes = own ? m->own_mem[card] : VG_NONE64};
 }
 
-static uint32_t part_of(const struct vg_agent_task *t, uint32_t card, const struct sharers *all) {
-    return all->n == 1
-               ? 1000
-               : vg_gpu_use_part(t->meter->own_sm[card], all->sm, t->meter->milli, all->milli);
-}
-
-void vg_meter_sample(struct vg_agent *a, const struct vg_card_sample *s, bool procs) {
-    if (!a->n_metered)
-        return;
-    if (procs) {
-        attribute(a, s);
+void vg_meter_sample(struct vg_agent *a, const struct vg_card_sample *s) {
+    vg_auto_free struct vg_gpu_holder *h = NULL;
+    size_t n = 0;
+    if (!a->n_metered || !(h = vg_alloc(a->n_metered * sizeof(*h))))
+        return; /* the counters tell it with the next sample */
+    if (s->full || s->uses)
+        attribute(a, s->index);
+    if (s->full)
         audit(a, s->index);
-    }
-    struct sharers all = sharers_of(a, s->index);
-    vg_map_for_each (e, &a->tasks) {
-        struct vg_agent_task *t = e->value;
-        if (!holds(t, s->index) || (t->state == VG_AT_EXITED && !t->meter->last_seq))
-            continue;
-        struct vg_card_sample own = *s;
-        if (t->meter->milli < 1000 && (t->meter->own >> s->index & 1))
-            own.mem_used_bytes = t->meter->own_mem[s->index];
-        vg_gpu_use_take(&t->meter->file->use, &own, part_of(t, s->index, &all));
-    }
+    vg_map_for_each (e, &a->tasks)
+        if (holds(e->value, s->index) && n < a->n_metered)
+            h[n++] = holder_of(e->value, s->index);
+    vg_gpu_use_take(h, n, s, a->card[s->index].idle_mw);
 }
 
 /* ------------------------------------------------------------------ telling */
@@ -244,6 +253,9 @@ bool vg_meter_usage(const struct vg_agent_task *t, Vg__Pb__GpuUsage *ret) {
     ret->mem_peak_bytes = u->mem_peak_bytes;
     ret->has_energy_mj = u->energy_known;
     ret->energy_mj = u->energy_mj;
+    ret->has_pcie_rx_bytes = ret->has_pcie_tx_bytes = u->pcie_known;
+    ret->pcie_rx_bytes = u->pcie_rx_bytes;
+    ret->pcie_tx_bytes = u->pcie_tx_bytes;
     ret->has_sampled_usec = true;
     ret->sampled_usec = u->busy_usec;
     ret->idle_usec = u->end_usec > u->used_usec ? u->end_usec - u->used_usec : 0;
@@ -281,7 +293,8 @@ bool vg_meter_hold(struct vg_agent *a, struct vg_agent_task *t) {
     fill_exit(t);
     if (t->exited->never_ran || a->stopping)
         return false;
-    t->meter->last_seq = vg_watch_ask(a);
+    t->meter->last_seq = UINT32_MAX; /* its cards belong to those that are looked at */
+    t->meter->last_seq = vg_watch_ask(a, t->meter->file->use.cards);
     if (t->meter->last_seq && !uv_is_active((uv_handle_t *)&a->meter_timer))
         uv_timer_start(&a->meter_timer, on_late, LAST_LOOK_MS, 0);
     return t->meter->last_seq != 0;

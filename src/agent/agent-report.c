@@ -105,7 +105,7 @@ static void tell_procs(const struct vg_agent_card *c, Vg__Pb__GpuState *to, Vg__
         TELL(pid, c->last.proc[i].pid, 0);
         TELL(sm_percent, c->last.proc[i].sm_percent, VG_NONE);
         TELL(mem_bytes, c->last.proc[i].mem_bytes, VG_NONE64);
-        TELL(task_id, c->owner[i], 0);
+        TELL(task_id, c->owner[i] == VG_NONE64 ? 0 : c->owner[i], 0);
         list[i] = s;
     }
     to->proc = list;

@@ -74,12 +74,58 @@ static void on_facts(struct vg_agent *a, const struct vg_card_facts *f) {
     a->watch.news = true;
 }
 
-/* Fast samples leave out what changes slowly: that stays as it was. */
-static void merge(struct vg_card_sample *to, const struct vg_card_sample *s) {
-    struct vg_card_sample old = *to;
+/* n_procs: it is not there. */
+static uint32_t find_proc(const struct vg_card_sample *s, uint32_t pid) {
+    uint32_t i = 0;
+    while (i < s->n_procs && s->proc[i].pid != pid)
+        i++;
+    return i;
+}
+
+/* What each process did, into the list that is known. */
+static void merge_uses(struct vg_agent_card *c, const struct vg_card_sample *s) {
+    struct vg_card_sample *to = &c->last;
+    for (uint32_t i = 0; i < to->n_procs; i++)
+        to->proc[i].sm_percent = VG_NONE;
+    for (uint32_t k = 0; k < s->n_procs; k++) {
+        uint32_t i = find_proc(to, s->proc[k].pid);
+        if (i == VG_CARD_PROCS_MAX)
+            continue;
+        if (i == to->n_procs) {
+            to->proc[to->n_procs++] = s->proc[k];
+            c->owner[i] = VG_NONE64;
+        }
+        to->proc[i].sm_percent = s->proc[k].sm_percent;
+    }
+}
+
+/* A whole list. A number that is in two lists after each other stands for one process: whose it is
+   stays, since one that has ended has no ancestors to ask. */
+static void merge_list(struct vg_agent_card *c, const struct vg_card_sample *old,
+                       const struct vg_card_sample *s) {
+    uint64_t owner[VG_CARD_PROCS_MAX];
+    memcpy(owner, c->owner, sizeof(owner));
+    for (uint32_t i = 0; i < s->n_procs; i++) {
+        uint32_t k = find_proc(old, s->proc[i].pid);
+        bool known = k < old->n_procs;
+        c->owner[i] = known && owner[k] ? owner[k] : VG_NONE64;
+        if (known && !s->uses)
+            c->last.proc[i].sm_percent = old->proc[k].sm_percent;
+    }
+}
+
+/* What this sample left out stays as it was. */
+static void merge(struct vg_agent_card *c, const struct vg_card_sample *s) {
+    struct vg_card_sample *to = &c->last, old = *to;
     *to = *s;
-    if (s->temp_c != VG_NONE || s->sm_mhz != VG_NONE || s->ecc_uncorrected != VG_NONE64 || s->lost)
+    if (s->lost)
         return;
+    if (!s->counted)
+        to->energy_mj = old.energy_mj;
+    if (s->full) {
+        merge_list(c, &old, s);
+        return;
+    }
     to->temp_c = old.temp_c;
     to->sm_mhz = old.sm_mhz;
     to->mem_mhz = old.mem_mhz;
@@ -87,6 +133,8 @@ static void merge(struct vg_card_sample *to, const struct vg_card_sample *s) {
     to->ecc_uncorrected = old.ecc_uncorrected;
     to->n_procs = old.n_procs;
     memcpy(to->proc, old.proc, sizeof(to->proc));
+    if (s->uses)
+        merge_uses(c, s);
 }
 
 static void faulty(struct vg_agent *a, const struct vg_agent_card *c) {
@@ -98,12 +146,14 @@ static void on_sample(struct vg_agent *a, const struct vg_card_sample *s) {
     struct vg_agent_card *c = card_at(a, s->index);
     if (!c || !c->known)
         return;
-    bool procs = s->n_procs != 0;
-    merge(&c->last, s);
+    c->idle_mw = vg_gpu_idle_power(c->idle_mw, &c->last, s);
+    merge(c, s);
     c->last.index = (uint32_t)(c - a->card);
     if (vg_health_sample(&c->health, s))
         faulty(a, c);
-    vg_meter_sample(a, &c->last, procs);
+    struct vg_card_sample ours = *s;
+    ours.index = c->last.index;
+    vg_meter_sample(a, &ours);
 }
 
 static void on_xid(struct vg_agent *a, const struct vg_card_event *e) {
@@ -181,20 +231,51 @@ static void on_readable(uv_poll_t *poll, int status, int events) {
     }
 }
 
-static uint32_t interval_ms(const struct vg_agent *a) {
-    return a->n_metered || vg_now_usec() < a->watch.live_until_usec ? BUSY_MS : IDLE_MS;
+/* Our cards, as it counts them. */
+static uint64_t as_it_counts(const struct vg_agent *a, uint64_t ours) {
+    uint64_t its = 0;
+    for (uint32_t i = 0; i < VG_GPUS_MAX; i++)
+        if (a->watch.map[i] >= 0 && (ours >> a->watch.map[i] & 1))
+            its |= 1ULL << i;
+    return its;
 }
 
-uint32_t vg_watch_ask(struct vg_agent *a) {
+/* What it should do now. */
+static struct vg_watch_order order(const struct vg_agent *a) {
+    uint64_t held, shared;
+    bool live = vg_now_usec() < a->watch.live_until_usec;
+    vg_meter_cards(a, &held, &shared);
+    return (struct vg_watch_order){.seq = a->watch.seq,
+                                   .interval_ms = held || live ? BUSY_MS : IDLE_MS,
+                                   .cards = live ? UINT64_MAX : as_it_counts(a, held),
+                                   .shared = live ? UINT64_MAX : as_it_counts(a, shared)};
+}
+
+static uint32_t say(struct vg_agent *a, struct vg_watch_order o) {
     struct vg_watcher *w = &a->watch;
-    if (w->fd < 0)
-        return 0;
-    struct vg_watch_order o = {.seq = w->seq + 1, .interval_ms = interval_ms(a)};
+    o.seq++;
     if (send(w->fd, &o, sizeof(o), MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof(o))
         return 0; /* it is busy, or hangs: the timer will tell */
-    w->interval_ms = o.interval_ms;
+    w->told = o;
     w->seq = o.seq;
     return w->seq;
+}
+
+uint32_t vg_watch_ask(struct vg_agent *a, uint64_t cards) {
+    if (a->watch.fd < 0)
+        return 0;
+    struct vg_watch_order o = order(a);
+    o.now = as_it_counts(a, cards);
+    return say(a, o);
+}
+
+/* An order that would be the same is not worth a look. */
+static void tell_changes(struct vg_agent *a) {
+    const struct vg_watch_order *old = &a->watch.told;
+    struct vg_watch_order o = order(a);
+    if (a->watch.fd >= 0 &&
+        (o.interval_ms != old->interval_ms || o.cards != old->cards || o.shared != old->shared))
+        say(a, o);
 }
 
 static int spawn_as(const char *program, const char **argv, int fd, pid_t *ret) {
@@ -248,7 +329,7 @@ static void begin(struct vg_agent *a) {
     }
     w->fd = pair[0];
     w->heard_usec = vg_now_usec();
-    w->interval_ms = IDLE_MS;
+    w->told = (struct vg_watch_order){.interval_ms = IDLE_MS};
     memset(w->map, -1, sizeof(w->map));
     w->poll.data = a;
     uv_poll_start(&w->poll, UV_READABLE | UV_DISCONNECT, on_readable);
@@ -282,16 +363,15 @@ static void on_tick(uv_timer_t *timer) {
             begin(a);
         return;
     }
-    if (silence > a->conf.gpu_silence_usec + w->interval_ms * 1000ULL)
+    if (silence > a->conf.gpu_silence_usec + w->told.interval_ms * 1000ULL)
         give_up(a, silence);
-    else if (w->interval_ms != interval_ms(a))
-        vg_watch_ask(a);
+    else
+        tell_changes(a);
 }
 
 void vg_watch_live(struct vg_agent *a, uint64_t usec) {
     a->watch.live_until_usec = vg_now_usec() + VG_MIN(usec, 60 * VG_USEC);
-    if (a->watch.interval_ms != BUSY_MS)
-        vg_watch_ask(a);
+    tell_changes(a);
 }
 
 void vg_watch_clear(struct vg_agent *a, uint32_t index) {
@@ -307,8 +387,10 @@ void vg_watch_clear(struct vg_agent *a, uint32_t index) {
 void vg_watch_start(struct vg_agent *a) {
     struct vg_watcher *w = &a->watch;
     w->fd = -1;
-    for (size_t i = 0; i < a->gpus.n; i++)
+    for (size_t i = 0; i < a->gpus.n; i++) {
         vg_card_sample_init(&a->card[i].last, (uint32_t)i);
+        a->card[i].idle_mw = VG_NONE;
+    }
     uv_timer_init(&a->loop, &w->timer);
     w->timer.data = a;
     if (has_cards(a))

@@ -75,7 +75,7 @@ static int facts(void *state, uint32_t i, struct vg_card_facts *ret) {
     return 0;
 }
 
-static int sample(void *state, uint32_t i, bool full, struct vg_card_sample *ret) {
+static int sample(void *state, uint32_t i, unsigned ask, struct vg_card_sample *ret) {
     const struct amd *a = state;
     vg_card_sample_init(ret, i);
     uint64_t busy = read_number(a->dir[i], "gpu_busy_percent");
@@ -84,7 +84,9 @@ static int sample(void *state, uint32_t i, bool full, struct vg_card_sample *ret
     ret->mem_percent = mem <= 100 ? (uint32_t)mem : VG_NONE;
     ret->mem_used_bytes = read_number(a->dir[i], "mem_info_vram_used");
     ret->power_mw = scaled(read_number(a->dir[i], "hwmon/hwmon*/power1_average"), 1000);
-    if (full) {
+    ret->full = ask & VG_ASK_SLOW;
+    ret->counted = ask & VG_ASK_COUNTERS;
+    if (ret->full) {
         ret->temp_c = scaled(read_number(a->dir[i], "hwmon/hwmon*/temp1_input"), 1000);
         ret->sm_mhz = scaled(read_number(a->dir[i], "hwmon/hwmon*/freq1_input"), 1000000);
         ret->mem_mhz = scaled(read_number(a->dir[i], "hwmon/hwmon*/freq2_input"), 1000000);

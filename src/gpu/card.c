@@ -21,6 +21,8 @@ void vg_card_sample_init(struct vg_card_sample *s, uint32_t index) {
                                  .mem_percent = VG_NONE,
                                  .mem_used_bytes = VG_NONE64,
                                  .energy_mj = VG_NONE64,
+                                 .pcie_rx_bytes = VG_NONE64,
+                                 .pcie_tx_bytes = VG_NONE64,
                                  .power_mw = VG_NONE,
                                  .temp_c = VG_NONE,
                                  .sm_mhz = VG_NONE,

@@ -5,6 +5,7 @@
 #include "gpu/card.h"
 #include "gpu/near.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,9 +28,22 @@ struct fake {
 };
 
 struct script {
-    uint64_t sm, mem, power, xid, lost, ecc, hang;
+    uint64_t sm, mem, power, xid, lost, ecc, hang, rx, tx;
     uint64_t numa, bridge, island; /* facts: read once */
+    uint32_t n_procs;
+    struct vg_card_proc proc[VG_CARD_PROCS_MAX];
 };
+
+/* "proc PID SM BYTES" */
+static bool read_proc(const char *line, struct script *s) {
+    struct vg_card_proc p;
+    if (sscanf(line, "proc %" SCNu32 " %" SCNu32 " %" SCNu64, &p.pid, &p.sm_percent,
+               &p.mem_bytes) != 3)
+        return false;
+    if (s->n_procs < VG_CARD_PROCS_MAX)
+        s->proc[s->n_procs++] = p;
+    return true;
+}
 
 static void read_script(const struct fake *f, uint32_t i, struct script *s) {
     static const struct {
@@ -39,7 +53,8 @@ static void read_script(const struct fake *f, uint32_t i, struct script *s) {
         {"sm", offsetof(struct script, sm)},         {"mem", offsetof(struct script, mem)},
         {"power", offsetof(struct script, power)},   {"xid", offsetof(struct script, xid)},
         {"lost", offsetof(struct script, lost)},     {"ecc", offsetof(struct script, ecc)},
-        {"hang", offsetof(struct script, hang)},     {"numa", offsetof(struct script, numa)},
+        {"hang", offsetof(struct script, hang)},     {"rx", offsetof(struct script, rx)},
+        {"tx", offsetof(struct script, tx)},         {"numa", offsetof(struct script, numa)},
         {"switch", offsetof(struct script, bridge)}, {"island", offsetof(struct script, island)}};
     char path[4096];
     vg_auto_free char *text = NULL;
@@ -51,7 +66,7 @@ static void read_script(const struct fake *f, uint32_t i, struct script *s) {
     for (char *next = text, *line; (line = strsep(&next, "\n"));) {
         char *value = strchr(line, ' ');
         uint64_t v;
-        if (!value || vg_parse_u64(value + 1, &v) < 0)
+        if (read_proc(line, s) || !value || vg_parse_u64(value + 1, &v) < 0)
             continue;
         *value = 0;
         for (size_t k = 0; k < VG_COUNT(words); k++)
@@ -98,7 +113,7 @@ static int facts(void *state, uint32_t i, struct vg_card_facts *ret) {
     return 0;
 }
 
-static int sample(void *state, uint32_t i, bool full, struct vg_card_sample *ret) {
+static int sample(void *state, uint32_t i, unsigned ask, struct vg_card_sample *ret) {
     struct fake *f = state;
     struct fake_card *c = &f->card[i];
     struct script s;
@@ -117,8 +132,19 @@ static int sample(void *state, uint32_t i, bool full, struct vg_card_sample *ret
     ret->mem_percent = ret->sm_percent / 2;
     ret->mem_used_bytes = VG_MIN(s.mem, MEM_BYTES);
     ret->power_mw = c->power_mw;
-    ret->energy_mj = c->energy_uj / 1000;
-    if (full) {
+    ret->counted = ask & VG_ASK_COUNTERS;
+    if (ret->counted) {
+        ret->energy_mj = c->energy_uj / 1000;
+        ret->pcie_rx_bytes = s.rx;
+        ret->pcie_tx_bytes = s.tx;
+    }
+    ret->full = ask & VG_ASK_SLOW;
+    ret->uses = ask & VG_ASK_USES;
+    if (ret->full || ret->uses) {
+        ret->n_procs = s.n_procs;
+        memcpy(ret->proc, s.proc, sizeof(s.proc));
+    }
+    if (ret->full) {
         ret->temp_c = 30 + ret->sm_percent / 2;
         ret->sm_mhz = ret->sm_percent ? 1980 : 345;
         ret->mem_mhz = 2619;

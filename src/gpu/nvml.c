@@ -233,19 +233,31 @@ static void ask_processes(struct nvml *n, handle h, struct vg_card_sample *s) {
     keep_largest(s, list, VG_MIN(count, (unsigned)PROCS_ASKED));
 }
 
+static struct vg_card_proc *proc_of(struct vg_card_sample *s, uint32_t pid) {
+    for (uint32_t i = 0; i < s->n_procs; i++)
+        if (s->proc[i].pid == pid)
+            return &s->proc[i];
+    if (s->n_procs == VG_CARD_PROCS_MAX)
+        return NULL;
+    s->proc[s->n_procs] =
+        (struct vg_card_proc){.pid = pid, .sm_percent = VG_NONE, .mem_bytes = VG_NONE64};
+    return &s->proc[s->n_procs++];
+}
+
 /* The driver keeps samples of each process; the newest since we last asked counts. */
 static void ask_process_use(struct nvml *n, uint32_t i, struct vg_card_sample *s) {
     static struct process_use list[PROCS_ASKED];
+    unsigned long long since = n->seen_use[i];
     unsigned count = PROCS_ASKED;
-    if (!s->n_procs || !n->process_use ||
-        n->process_use(n->card[i], list, &count, n->seen_use[i]) != NVML_OK)
+    if (!n->process_use || n->process_use(n->card[i], list, &count, since) != NVML_OK)
         return;
     for (unsigned k = 0; k < VG_MIN(count, (unsigned)PROCS_ASKED); k++) {
-        if (list[k].stamp > n->seen_use[i])
-            n->seen_use[i] = list[k].stamp;
-        for (uint32_t p = 0; p < s->n_procs; p++)
-            if (s->proc[p].pid == list[k].pid && list[k].sm <= 100)
-                s->proc[p].sm_percent = list[k].sm;
+        if (!list[k].pid || list[k].stamp <= since || list[k].sm > 100)
+            continue; /* a place that nobody filled */
+        n->seen_use[i] = VG_MAX(n->seen_use[i], list[k].stamp);
+        struct vg_card_proc *p = proc_of(s, list[k].pid);
+        if (p)
+            p->sm_percent = list[k].sm;
     }
 }
 
@@ -267,10 +279,9 @@ static void sample_slow(struct nvml *n, uint32_t i, struct vg_card_sample *s) {
     s->ecc_corrected = ask_ecc(n, h, ECC_CORRECTED);
     s->ecc_uncorrected = ask_ecc(n, h, ECC_UNCORRECTED);
     ask_processes(n, h, s);
-    ask_process_use(n, i, s);
 }
 
-static int sample(void *state, uint32_t i, bool full, struct vg_card_sample *ret) {
+static int sample(void *state, uint32_t i, unsigned ask, struct vg_card_sample *ret) {
     struct nvml *n = state;
     handle h = n->card[i];
     struct utilization u = {0};
@@ -287,10 +298,15 @@ static int sample(void *state, uint32_t i, bool full, struct vg_card_sample *ret
         return 0;
     ask_memory(n, h, &total, &ret->mem_used_bytes);
     ret->power_mw = ask32(n->power, h);
-    if (n->energy && n->energy(h, &energy) == NVML_OK)
+    ret->counted = ask & VG_ASK_COUNTERS;
+    if (ret->counted && n->energy && n->energy(h, &energy) == NVML_OK)
         ret->energy_mj = energy;
-    if (full)
+    ret->full = ask & VG_ASK_SLOW;
+    if (ret->full)
         sample_slow(n, i, ret);
+    ret->uses = ask & VG_ASK_USES;
+    if (ret->uses)
+        ask_process_use(n, i, ret);
     return 0;
 }
 

@@ -12,7 +12,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define FULL_EVERY_USEC (5 * VG_USEC) /* what changes slowly */
+#define SLOW_USEC (5 * VG_USEC)        /* between looks at what changes slowly, ... */
+#define COUNT_USEC (10 * VG_USEC)      /* ... at counters, which are dear, ... */
+#define REST_USEC (10 * VG_USEC)       /* ... at cards that nobody holds, ... */
+#define REST_COUNT_USEC (60 * VG_USEC) /* ... and at their counters */
 #define FIRST_INTERVAL_MS 10000
 #define EVENTS_A_ROUND 64
 
@@ -20,16 +23,20 @@ struct watch {
     struct vg_card_source src;
     int fd;
     uint32_t seq, interval_ms;
-    uint64_t next_usec, full_usec;
+    uint64_t cards, shared; /* as the last order says */
+    uint64_t now;           /* as all say that were not answered yet ... */
+    bool ordered;           /* ... of which there are any */
+    uint64_t next_usec, slow_usec, count_usec, rest_usec, rest_count_usec;
 };
 
-size_t vg_watch_msg_size(uint32_t kind) {
+size_t vg_watch_msg_size(const struct vg_watch_msg *m) {
     const size_t head = offsetof(struct vg_watch_msg, facts);
-    switch (kind) {
+    switch (m->kind) {
     case VG_WATCH_FACTS:
         return head + sizeof(struct vg_card_facts);
     case VG_WATCH_SAMPLE:
-        return head + sizeof(struct vg_card_sample);
+        return head + offsetof(struct vg_card_sample, proc) +
+               VG_MIN(m->sample.n_procs, VG_CARD_PROCS_MAX) * sizeof(m->sample.proc[0]);
     case VG_WATCH_EVENT:
         return head + sizeof(struct vg_card_event);
     case VG_WATCH_ROUND:
@@ -55,7 +62,10 @@ static bool facts_valid(const struct vg_card_facts *f) {
 }
 
 bool vg_watch_msg_valid(const struct vg_watch_msg *m, size_t n) {
-    if (n < sizeof(m->kind) || n != vg_watch_msg_size(m->kind))
+    const size_t least =
+        offsetof(struct vg_watch_msg, sample) + offsetof(struct vg_card_sample, proc);
+    if (n < sizeof(m->kind) || (m->kind == VG_WATCH_SAMPLE && n < least) ||
+        n != vg_watch_msg_size(m))
         return false;
     switch (m->kind) {
     case VG_WATCH_FACTS:
@@ -73,7 +83,7 @@ bool vg_watch_msg_valid(const struct vg_watch_msg *m, size_t n) {
 
 static int say(struct watch *w, struct vg_watch_msg *m) {
     m->seq = w->seq;
-    ssize_t n = send(w->fd, m, vg_watch_msg_size(m->kind), MSG_NOSIGNAL);
+    ssize_t n = send(w->fd, m, vg_watch_msg_size(m), MSG_NOSIGNAL);
     return n < 0 ? -errno : 0;
 }
 
@@ -98,20 +108,65 @@ static int say_events(struct watch *w) {
     return r;
 }
 
+static int look_at(struct watch *w, uint32_t i, unsigned ask) {
+    struct vg_watch_msg m = {.kind = VG_WATCH_SAMPLE};
+    if ((ask & VG_ASK_COUNTERS) && (w->shared >> i & 1))
+        ask |= VG_ASK_USES;
+    return w->src.sample(w->src.state, i, ask, &m.sample) < 0 ? 0 : say(w, &m);
+}
+
+static int say_round(struct watch *w) {
+    struct vg_watch_msg round = {.kind = VG_WATCH_ROUND, .n_cards = w->src.n};
+    return say(w, &round);
+}
+
+/* Whether it is time for what is done every so often; then its next time is set. */
+static bool is_due(uint64_t *next_usec, uint64_t now, uint64_t every_usec) {
+    if (now < *next_usec)
+        return false;
+    *next_usec = now + every_usec;
+    return true;
+}
+
+/* The cards that somebody holds, and now and then all. */
 static int look(struct watch *w) {
     uint64_t now = vg_now_usec();
-    bool full = now >= w->full_usec;
+    bool rest = is_due(&w->rest_usec, now, REST_USEC);
+    bool rest_counters = is_due(&w->rest_count_usec, now, REST_COUNT_USEC);
+    unsigned ask = (is_due(&w->slow_usec, now, SLOW_USEC) ? VG_ASK_SLOW : 0) |
+                   (is_due(&w->count_usec, now, COUNT_USEC) ? VG_ASK_COUNTERS : 0);
     int r = say_events(w);
     for (uint32_t i = 0; r >= 0 && i < w->src.n; i++) {
-        struct vg_watch_msg m = {.kind = VG_WATCH_SAMPLE};
-        if (w->src.sample(w->src.state, i, full, &m.sample) >= 0)
-            r = say(w, &m);
+        if (w->cards >> i & 1)
+            r = look_at(w, i, ask);
+        else if (rest)
+            r = look_at(w, i, VG_ASK_SLOW | (rest_counters ? VG_ASK_COUNTERS : 0));
     }
-    struct vg_watch_msg round = {.kind = VG_WATCH_ROUND, .n_cards = w->src.n};
-    if (full)
-        w->full_usec = now + FULL_EVERY_USEC;
     w->next_usec = now + w->interval_ms * 1000ULL;
-    return r < 0 ? r : say(w, &round);
+    return r < 0 ? r : say_round(w);
+}
+
+/* Somebody comes or goes: the counters of its cards are read just then. */
+static int look_now(struct watch *w) {
+    int r = say_events(w);
+    for (uint32_t i = 0; r >= 0 && i < w->src.n; i++)
+        if (w->now >> i & 1)
+            r = look_at(w, i, VG_ASK_COUNTERS);
+    w->now = 0;
+    w->ordered = false;
+    return r < 0 ? r : say_round(w);
+}
+
+static void take_order(struct watch *w, const struct vg_watch_order *o) {
+    uint32_t ms = VG_MIN(VG_MAX(o->interval_ms, 100u), 60000u);
+    if (ms != w->interval_ms || o->cards & ~w->cards)
+        w->next_usec = 0;
+    w->interval_ms = ms;
+    w->seq = o->seq;
+    w->now |= o->now;
+    w->cards = o->cards;
+    w->shared = o->shared;
+    w->ordered = true;
 }
 
 /* Until there is something to do; -EPIPE: the agent is gone. */
@@ -122,18 +177,15 @@ static int wait_for_work(struct watch *w) {
     int ms = w->next_usec <= now ? 0 : (int)((w->next_usec - now + 999) / 1000);
     if (poll(&p, 1, ms) < 0)
         return errno == EINTR ? 0 : -errno;
-    if (!p.revents)
-        return 0;
-    for (;;) { /* one look answers all orders that wait */
+    while (p.revents) { /* one look answers all orders that wait */
         ssize_t n = recv(w->fd, &o, sizeof(o), MSG_DONTWAIT);
         if (n < 0)
             return errno == EAGAIN ? 0 : -errno;
         if (n != sizeof(o))
             return -EPIPE;
-        w->seq = o.seq;
-        w->interval_ms = VG_MIN(VG_MAX(o.interval_ms, 100u), 60000u);
-        w->next_usec = 0;
+        take_order(w, &o);
     }
+    return 0;
 }
 
 static int open_source(int argc, char **argv, struct vg_card_source *ret, struct vg_err *err) {
@@ -161,8 +213,11 @@ int vg_watch_main(int argc, char **argv) {
     }
     r = say_facts(&w);
     while (r >= 0) {
-        r = look(&w);
-        while (r >= 0 && vg_now_usec() < w.next_usec)
+        if (vg_now_usec() >= w.next_usec)
+            r = look(&w);
+        if (r >= 0 && w.ordered)
+            r = look_now(&w);
+        if (r >= 0)
             r = wait_for_work(&w);
     }
     w.src.close(w.src.state);

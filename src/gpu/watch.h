@@ -27,14 +27,17 @@ struct vg_watch_msg {
         char text[256];
     };
 };
-/* Bytes of a packet of this kind; 0: no such kind. */
-size_t vg_watch_msg_size(uint32_t kind);
+/* Bytes of this packet; 0: no such kind. */
+size_t vg_watch_msg_size(const struct vg_watch_msg *m);
 /* Whether a packet of `n` bytes is whole and its numbers are within bounds. */
 bool vg_watch_msg_valid(const struct vg_watch_msg *m, size_t n);
 
-/* To it: look now (and say `seq` when done), and from now on every so many milliseconds. */
+/* To it: look now (and say `seq` when done), and from now on so often. */
 struct vg_watch_order {
     uint32_t seq, interval_ms;
+    uint64_t now;    /* set of cards to look at now, with their counters */
+    uint64_t cards;  /* set of those that are looked at so often; the others now and then */
+    uint64_t shared; /* set of those of which is told with the counters what each process did */
 };
 
 /* gpu-watch [--nvml LIBRARY | --amd | --fake N DIR] */

@@ -84,11 +84,13 @@ static struct vg_card_sample used(uint32_t card, uint64_t at_s, uint32_t sm, uin
     s.mem_percent = sm / 2;
     s.mem_used_bytes = mem;
     s.energy_mj = mj;
+    s.counted = true;
     return s;
 }
 
 static void take(struct vg_gpu_use *u, struct vg_card_sample s) {
-    vg_gpu_use_take(u, &s, 1000);
+    struct vg_gpu_holder h = {.use = u, .milli = 1000, .mem_bytes = VG_NONE64};
+    vg_gpu_use_take(&h, 1, &s, VG_NONE);
 }
 
 Test(gpu_use, means_are_by_time_and_energy_by_the_counter) {
@@ -124,30 +126,170 @@ Test(gpu_use, cards_add_up) {
     cr_assert_eq(u.energy_mj, 200u);
 }
 
-Test(gpu_use, a_sharer_pays_its_part) {
-    struct vg_gpu_use u;
-    vg_gpu_use_init(&u, 1, 0);
-    struct vg_card_sample s = used(0, 1, 80, 0, 0);
-    vg_gpu_use_take(&u, &s, 250);
-    s = used(0, 2, 80, 0, 1000);
-    vg_gpu_use_take(&u, &s, 250);
-    cr_assert_eq(u.energy_mj, 250u);
-    cr_assert_eq(u.sm_max, 20u);
+Test(gpu_use, sharers_pay_by_use_and_for_idle_power_by_promise) {
+    struct vg_gpu_use u[2];
+    struct vg_gpu_holder h[] = {{&u[0], 300, 0, VG_NONE64}, {&u[1], 700, 0, 1000}};
+    vg_gpu_use_init(&u[0], 1, 0);
+    vg_gpu_use_init(&u[1], 1, 0);
+    struct vg_card_sample s = used(0, 1, 80, 5000, 0);
+    vg_gpu_use_take(h, 2, &s, VG_NONE);
+    h[0].sm = 60, h[1].sm = 20;
+    s = used(0, 2, 80, 5000, 1000);
+    vg_gpu_use_take(h, 2, &s, VG_NONE);
+    cr_assert_eq(u[0].energy_mj, 750u, "by use, where what it draws idle is not known");
+    cr_assert_eq(u[1].energy_mj, 250u);
+    cr_assert_eq(u[0].sm_max, 60u);
+    cr_assert_eq(u[1].mem_peak_bytes, 1000u, "its own");
+    s = used(0, 3, 80, 5000, 2000);
+    vg_gpu_use_take(h, 2, &s, 400); /* of the 1000 mJ of this second 400 would have been drawn */
+    cr_assert_eq(u[0].energy_mj, 750u + 120 + 450);
+    cr_assert_eq(u[1].energy_mj, 250u + 280 + 150);
+    h[0].sm = h[1].sm = 0;
+    s = used(0, 4, 10, 5000, 3000);
+    vg_gpu_use_take(h, 2, &s, VG_NONE);
+    cr_assert_eq(u[1].energy_mj, 680u + 700, "by promise, where nobody tells who did it");
+    cr_assert_eq(u[1].used_usec, 4 * VG_USEC, "and then nobody is called idle");
+    h[0].sm = 9;
+    s = used(0, 5, 10, 5000, 4000);
+    vg_gpu_use_take(h, 2, &s, VG_NONE);
+    cr_assert_eq(u[1].used_usec, 4 * VG_USEC);
 }
 
-Test(gpu_use, parts_add_up_to_the_card) {
-    for (uint64_t a = 0; a <= 100; a += 7)
-        for (uint64_t b = 0; b <= 100; b += 9)
-            for (uint64_t c = 0; c <= 100; c += 11) {
-                uint64_t sm = a + b + c;
-                uint32_t sum = vg_gpu_use_part(a, sm, 250, 750) + vg_gpu_use_part(b, sm, 250, 750) +
-                               vg_gpu_use_part(c, sm, 250, 750);
-                cr_assert(sum <= 1000 && sum >= 997, "%u", sum);
+/* Whoever comes and goes, whatever they do: what they are told adds up to what the card's counters
+   say, of all time in which somebody held it. */
+#define HOLDERS 9
+
+struct hold {
+    struct vg_gpu_use use;
+    uint32_t milli;
+    bool in; /* holds it now */
+};
+
+static uint64_t pick(uint64_t *seed, uint64_t below) {
+    *seed = *seed * 6364136223846793005ULL + 1442695040888963407ULL;
+    return (*seed >> 33) % below;
+}
+
+struct sums {
+    uint64_t mj, rx, tx;
+};
+
+static void expect_all(const struct hold *all, const struct sums *want, uint64_t seed) {
+    struct sums got = {0};
+    for (size_t i = 0; i < HOLDERS; i++) {
+        got.mj += all[i].use.energy_mj;
+        got.rx += all[i].use.pcie_rx_bytes;
+        got.tx += all[i].use.pcie_tx_bytes;
+    }
+    cr_assert_eq(got.mj, want->mj, "seed %llu: %llu mJ of %llu", (unsigned long long)seed,
+                 (unsigned long long)got.mj, (unsigned long long)want->mj);
+    cr_assert_eq(got.rx, want->rx);
+    cr_assert_eq(got.tx, want->tx);
+}
+
+static void one_life(uint64_t first_seed) {
+    uint64_t seed = first_seed;
+    struct hold all[HOLDERS] = {0};
+    struct vg_card_sample s = used(5, 1, 0, 0, 1000);
+    struct sums want = {0}, since = {0}; /* since the last sample that told the counters */
+    bool held = false;                   /* by somebody, since then */
+    s.pcie_rx_bytes = s.pcie_tx_bytes = 77;
+    uint64_t mj = s.energy_mj, rx = 77, tx = 77;
+    for (int step = 0; step < 200; step++) {
+        struct vg_gpu_holder h[HOLDERS];
+        size_t n = 0;
+        for (size_t i = 0; i < HOLDERS; i++) {
+            if (!all[i].in && all[i].milli == 0 && pick(&seed, 8) == 0) { /* it comes */
+                all[i].in = true;
+                all[i].milli = 1 + (uint32_t)pick(&seed, 1000);
+                vg_gpu_use_init(&all[i].use, 1u << 5, 0);
             }
-    cr_assert_eq(vg_gpu_use_part(30, 100, 500, 1000), 300u, "by use");
-    cr_assert_eq(vg_gpu_use_part(0, 0, 300, 1000), 300u, "by promise where nothing is known");
-    cr_assert_eq(vg_gpu_use_part(0, 0, 250, 250), 1000u);
-    cr_assert_eq(vg_gpu_use_part(200, 100, 0, 0), 1000u, "nonsense is no more than all");
+            if (all[i].in)
+                h[n++] = (struct vg_gpu_holder){&all[i].use, all[i].milli,
+                                                pick(&seed, 3) * pick(&seed, 101), VG_NONE64};
+        }
+        s.counted = pick(&seed, 3) != 0;
+        bool lost = !s.counted || pick(&seed, 11) == 0;
+        s.at_usec += 1 + pick(&seed, 2 * VG_USEC);
+        since.mj += pick(&seed, 900000);
+        since.rx += pick(&seed, 1ULL << 36);
+        since.tx += pick(&seed, 3);
+        s.sm_percent = (uint32_t)pick(&seed, 101);
+        s.energy_mj = lost ? VG_NONE64 : mj + since.mj;
+        s.pcie_rx_bytes = lost ? VG_NONE64 : rx + since.rx;
+        s.pcie_tx_bytes = lost ? VG_NONE64 : tx + since.tx;
+        vg_gpu_use_take(h, n, &s, pick(&seed, 2) ? VG_NONE : (uint32_t)pick(&seed, 800000));
+        if (!lost) {
+            if (held)
+                want.mj += since.mj, want.rx += since.rx, want.tx += since.tx;
+            mj += since.mj, rx += since.rx, tx += since.tx;
+            since = (struct sums){0};
+            expect_all(all, &want, first_seed);
+            held = false;
+            for (size_t i = 0; i < HOLDERS; i++) { /* at a sample they leave, if at all */
+                if (all[i].in && pick(&seed, 12) == 0)
+                    all[i].in = false;
+                held |= all[i].in;
+            }
+        }
+    }
+    cr_assert_gt(want.mj, 0u);
+}
+
+Test(gpu_use, sharers_add_up_to_the_counters_exactly) {
+    for (uint64_t seed = 1; seed <= 300; seed++)
+        one_life(seed);
+}
+
+Test(gpu_use, what_a_card_draws_idle_is_the_least_that_was_seen) {
+    struct vg_card_sample a = used(0, 10, 0, 0, 0), b = used(0, 20, 0, 0, 0);
+    b.power_mw = 75000;
+    cr_assert_eq(vg_gpu_idle_power(VG_NONE, &a, &b), 75000u);
+    cr_assert_eq(vg_gpu_idle_power(60000, &a, &b), 60000u, "more is not less");
+    b.sm_percent = 1;
+    cr_assert_eq(vg_gpu_idle_power(VG_NONE, &a, &b), VG_NONE, "it was not idle");
+    a.sm_percent = 1, b.sm_percent = 0;
+    cr_assert_eq(vg_gpu_idle_power(VG_NONE, &a, &b), VG_NONE, "nor just before");
+    a = b, b.power_mw = VG_NONE;
+    cr_assert_eq(vg_gpu_idle_power(75000, &a, &b), 75000u, "nothing is told");
+}
+
+/* Between two counters there are samples that tell only use, and nobody begins at one of those. */
+Test(gpu_use, the_counters_may_be_told_rarely) {
+    struct vg_gpu_use u;
+    vg_gpu_use_init(&u, 1, 0);
+    struct vg_card_sample s = used(0, 1, 50, 0, VG_NONE64);
+    s.counted = false;
+    take(&u, s);
+    cr_assert_eq(u.begin_usec, 0u);
+    take(&u, used(0, 2, 50, 0, 1000));
+    for (uint64_t at = 3; at < 8; at++) {
+        s = used(0, at, 40, 0, VG_NONE64);
+        s.counted = false;
+        take(&u, s);
+    }
+    cr_assert_not(u.energy_known);
+    take(&u, used(0, 8, 40, 0, 7000));
+    cr_assert_eq(u.energy_mj, 6000u);
+    cr_assert_eq(u.busy_usec, 6 * VG_USEC);
+    cr_assert_eq(u.samples, 6u);
+}
+
+Test(gpu_use, bytes_over_the_bus_are_counted_where_they_are_told) {
+    struct vg_gpu_use u;
+    vg_gpu_use_init(&u, 1, 0);
+    take(&u, used(0, 1, 0, 0, 0));
+    take(&u, used(0, 2, 0, 0, 0));
+    cr_assert_not(u.pcie_known);
+    for (uint64_t at = 3; at < 6; at++) {
+        struct vg_card_sample s = used(0, at, 0, 0, 0);
+        s.pcie_rx_bytes = at * 1000;
+        s.pcie_tx_bytes = at;
+        take(&u, s);
+    }
+    cr_assert(u.pcie_known);
+    cr_assert_eq(u.pcie_rx_bytes, 2000u);
+    cr_assert_eq(u.pcie_tx_bytes, 2u);
 }
 
 Test(gpu_use, what_is_not_told_stays_unknown) {
@@ -174,20 +316,25 @@ Test(gpu_use, a_counter_that_begins_anew_is_no_gift) {
 
 Test(watch, packets_that_are_not_whole_or_lie_are_refused) {
     struct vg_watch_msg m = {.kind = VG_WATCH_SAMPLE};
-    size_t n = vg_watch_msg_size(VG_WATCH_SAMPLE);
+    size_t n = vg_watch_msg_size(&m);
     cr_assert(vg_watch_msg_valid(&m, n));
     cr_assert_not(vg_watch_msg_valid(&m, n - 1));
     cr_assert_not(vg_watch_msg_valid(&m, 2));
-    m.sample.n_procs = VG_CARD_PROCS_MAX + 1;
-    cr_assert_not(vg_watch_msg_valid(&m, n));
+    m.sample.n_procs = 1;
+    cr_assert_not(vg_watch_msg_valid(&m, n), "the process is missing");
+    cr_assert_eq(vg_watch_msg_size(&m), n + sizeof(struct vg_card_proc));
+    for (m.sample.n_procs = 0; m.sample.n_procs < VG_CARD_PROCS_MAX + 2; m.sample.n_procs++)
+        cr_assert_eq(vg_watch_msg_valid(&m, vg_watch_msg_size(&m)),
+                     m.sample.n_procs <= VG_CARD_PROCS_MAX);
     m = (struct vg_watch_msg){.kind = VG_WATCH_FACTS};
-    n = vg_watch_msg_size(VG_WATCH_FACTS);
+    n = vg_watch_msg_size(&m);
     cr_assert(vg_watch_msg_valid(&m, n));
     memset(m.facts.name, 'x', sizeof(m.facts.name));
     cr_assert_not(vg_watch_msg_valid(&m, n), "a name without an end");
     m = (struct vg_watch_msg){.kind = VG_WATCH_EVENT, .event = {.index = 64}};
-    cr_assert_not(vg_watch_msg_valid(&m, vg_watch_msg_size(VG_WATCH_EVENT)));
-    cr_assert_eq(vg_watch_msg_size(99), 0u);
+    cr_assert_not(vg_watch_msg_valid(&m, vg_watch_msg_size(&m)));
+    m.kind = 99;
+    cr_assert_eq(vg_watch_msg_size(&m), 0u);
 }
 
 /* The process itself, on a library: facts, then rounds, orders answered by number, leaves at the
@@ -281,7 +428,7 @@ Test(amd, a_folder_that_looks_like_a_card) {
     cr_assert_eq(f.minor, 129);
     cr_assert_str_eq(f.name, "Instinct");
     cr_assert_eq(f.mem_bytes, 206158430208u);
-    cr_assert_eq(src.sample(src.state, 0, true, &s), 0);
+    cr_assert_eq(src.sample(src.state, 0, VG_ASK_SLOW, &s), 0);
     cr_assert_eq(s.sm_percent, 37u);
     cr_assert_eq(s.power_mw, 250000u);
     cr_assert_eq(s.temp_c, 54u);

@@ -84,20 +84,23 @@ Test(nvml, samples_fast_and_full) {
     set(0, "energy", 123456);
     set(0, "power", 321000);
     set(0, "procs", 3);
-    cr_assert_eq(src.sample(src.state, 0, false, &s), 0);
+    cr_assert_eq(src.sample(src.state, 0, 0, &s), 0);
     cr_assert_eq(s.sm_percent, 100u);
     cr_assert_eq(s.mem_percent, 7u);
     cr_assert_eq(s.mem_used_bytes, 5ULL << 30);
-    cr_assert_eq(s.energy_mj, 123456u);
     cr_assert_eq(s.power_mw, 321000u);
     cr_assert_eq(s.temp_c, VG_NONE);
     cr_assert_eq(s.n_procs, 0u);
-    cr_assert_eq(src.sample(src.state, 0, true, &s), 0);
+    cr_assert_eq(src.sample(src.state, 0, VG_ASK_SLOW, &s), 0);
     cr_assert_eq(s.temp_c, 40u);
     cr_assert_eq(s.sm_mhz, 1980u);
     cr_assert_eq(s.mem_mhz, 3201u);
     cr_assert_eq(s.ecc_corrected, 3u);
     cr_assert_eq(s.ecc_uncorrected, 0u);
+    cr_assert_eq(s.n_procs, 3u);
+    cr_assert_eq(s.proc[1].sm_percent, VG_NONE, "dear, and not asked for");
+    cr_assert_eq(src.sample(src.state, 0, VG_ASK_SLOW | VG_ASK_USES | VG_ASK_COUNTERS, &s), 0);
+    cr_assert_eq(s.energy_mj, 123456u);
     cr_assert_eq(s.n_procs, 3u);
     cr_assert_eq(s.proc[0].pid, 102u, "the largest first");
     cr_assert_eq(s.proc[1].sm_percent, 77u);
@@ -105,16 +108,43 @@ Test(nvml, samples_fast_and_full) {
     close_library();
 }
 
+Test(nvml, what_each_process_does_is_told_without_the_rest) {
+    struct vg_card_sample s;
+    open_library(FAKE_NVML);
+    set(0, "procs", 3);
+    cr_assert_eq(src.sample(src.state, 0, VG_ASK_USES, &s), 0);
+    cr_assert(s.uses && !s.full);
+    cr_assert_eq(s.temp_c, VG_NONE);
+    cr_assert_eq(s.n_procs, 1u);
+    cr_assert_eq(s.proc[0].pid, 101u);
+    cr_assert_eq(s.proc[0].sm_percent, 77u);
+    cr_assert_eq(s.proc[0].mem_bytes, VG_NONE64);
+    cr_assert_eq(src.sample(src.state, 0, VG_ASK_USES, &s), 0);
+    cr_assert_eq(s.n_procs, 0u, "the same is not told twice");
+    close_library();
+}
+
+Test(nvml, the_energy_counter_is_asked_only_where_it_is_wanted) {
+    struct vg_card_sample s;
+    open_library(FAKE_NVML);
+    set(0, "energy", 1000);
+    cr_assert_eq(src.sample(src.state, 0, VG_ASK_SLOW | VG_ASK_USES, &s), 0);
+    cr_assert(!s.counted && s.energy_mj == VG_NONE64);
+    cr_assert_eq(src.sample(src.state, 0, VG_ASK_COUNTERS, &s), 0);
+    cr_assert(s.counted && s.energy_mj == 1000);
+    close_library();
+}
+
 Test(nvml, more_processes_than_room_keep_the_largest) {
     struct vg_card_sample s;
     open_library(FAKE_NVML);
     set(0, "procs", 100);
-    cr_assert_eq(src.sample(src.state, 0, true, &s), 0);
+    cr_assert_eq(src.sample(src.state, 0, VG_ASK_SLOW, &s), 0);
     cr_assert_eq(s.n_procs, VG_CARD_PROCS_MAX);
     cr_assert_eq(s.proc[0].pid, 199u);
     cr_assert_eq(s.proc[VG_CARD_PROCS_MAX - 1].pid, 199u - VG_CARD_PROCS_MAX + 1);
     set(0, "procs", 1000); /* more than are asked for: none is told, and nothing breaks */
-    cr_assert_eq(src.sample(src.state, 0, true, &s), 0);
+    cr_assert_eq(src.sample(src.state, 0, VG_ASK_SLOW, &s), 0);
     cr_assert_eq(s.n_procs, 0u);
     close_library();
 }
@@ -123,10 +153,10 @@ Test(nvml, a_card_that_is_gone_is_not_asked_further) {
     struct vg_card_sample s;
     open_library(FAKE_NVML);
     set(1, "lost", 1);
-    cr_assert_eq(src.sample(src.state, 1, true, &s), 0);
+    cr_assert_eq(src.sample(src.state, 1, VG_ASK_SLOW, &s), 0);
     cr_assert(s.lost);
     cr_assert_eq(s.power_mw, VG_NONE);
-    cr_assert_eq(src.sample(src.state, 0, true, &s), 0);
+    cr_assert_eq(src.sample(src.state, 0, VG_ASK_SLOW, &s), 0);
     cr_assert_not(s.lost);
     close_library();
 }
@@ -155,7 +185,7 @@ Test(nvml, an_old_library_tells_what_it_has) {
     cr_assert_eq(f.minor, -1);
     cr_assert_eq(f.linked, 0u);
     cr_assert_eq(f.near[1], 0);
-    cr_assert_eq(src.sample(src.state, 0, true, &s), 0);
+    cr_assert_eq(src.sample(src.state, 0, VG_ASK_SLOW, &s), 0);
     cr_assert_eq(s.mem_used_bytes, 1ULL << 30);
     cr_assert_eq(s.sm_percent, VG_NONE);
     cr_assert_eq(s.energy_mj, VG_NONE64);
