@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from hosts import FarNode
-from virga import LONG, WAIT_S, wait_for
+from virga import WAIT_S, wait_for
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="hosts need root"),
@@ -75,7 +75,6 @@ def fill(path):
             pass
 
 
-@pytest.mark.skipif(not LONG, reason="not steady yet, three of ten hang: VIRGA_TEST_LONG=1")
 def test_a_full_disk_keeps_new_tasks_waiting_and_running_ones_go_on(far, files):
     laptop, node = far.laptop, far.nodes[0]
     node.forget()  # nothing is there that could make room

@@ -182,7 +182,7 @@ void vg_cache_ease(struct vg_cache *c) {
     evict(c, ease_above(c), 0, 0);
 }
 
-int vg_cache_room(struct vg_cache *c, uint64_t n) {
+int vg_cache_room(struct vg_cache *c, uint64_t n, bool wanted) {
     if (fits(c, n, c->max_bytes, c->keep_free)) {
         if ((uint64_t)VG_MAX(atomic_load(&c->bytes), 0) + n > ease_above(c))
             vg_cache_kick(c); /* so that the next one need not wait */
@@ -190,8 +190,12 @@ int vg_cache_room(struct vg_cache *c, uint64_t n) {
     }
     evict(c, c->max_bytes, n, 0);
     vg_cache_kick(c);
-    /* What is left is held by tasks that run: they go on into the reserve. */
-    return fits(c, n, c->max_bytes + c->max_bytes / 4, c->keep_free / 2) ? 0 : -ENOSPC;
+    /* What is left is held by tasks that run. What one of them waits for may go beyond the limit,
+       and into half of what is kept free: it would fail otherwise, and the cache shrinks again when
+       they let go. A guess never takes that room from it. */
+    return fits(c, n, wanted ? UINT64_MAX : c->max_bytes, wanted ? c->keep_free / 2 : c->keep_free)
+               ? 0
+               : -ENOSPC;
 }
 
 int vg_cache_press(struct vg_cache *c, uint64_t n) {

@@ -156,8 +156,8 @@ void vg_part_path(const struct vg_blob *b, bool map, char out[VG_CACHE_PATH]);
 int vg_part_finish(struct vg_blob *b);
 
 /* cache-evict.c */
-/* Makes room for n bytes more. 0 or -ENOSPC. */
-int vg_cache_room(struct vg_cache *c, uint64_t n);
+/* Makes room for n bytes more; `wanted`: a task waits for them. 0 or -ENOSPC. */
+int vg_cache_room(struct vg_cache *c, uint64_t n, bool wanted);
 /* The disk said that it is full: evicts at least n bytes. 0: try again; -ENOSPC. */
 int vg_cache_press(struct vg_cache *c, uint64_t n);
 

@@ -330,10 +330,10 @@ static int put_leaf(struct vg_blob *b, uint64_t leaf, const void *data, size_t n
     return write_part(b, leaf, data, n, hash);
 }
 
-static int write_leaf(struct vg_blob *b, uint64_t leaf, const void *data, size_t n) {
+static int write_leaf(struct vg_blob *b, uint64_t leaf, const void *data, size_t n, bool wanted) {
     uint8_t hash[VG_HASH];
     vg_leaf_hash(data, n, hash);
-    int r = b->secret ? 0 : vg_cache_room(b->cache, n);
+    int r = b->secret ? 0 : vg_cache_room(b->cache, n, wanted);
     if (r < 0)
         return r;
     pthread_mutex_lock(&b->lock);
@@ -352,7 +352,7 @@ static int write_leaf(struct vg_blob *b, uint64_t leaf, const void *data, size_t
     return r;
 }
 
-int vg_blob_write(struct vg_blob *b, uint64_t off, const void *data, size_t n) {
+int vg_blob_write(struct vg_blob *b, uint64_t off, const void *data, size_t n, bool wanted) {
     if (off % VG_LEAF || off > b->size || n > b->size - off || (!n && b->size) ||
         (n % VG_LEAF && off + n != b->size))
         return -EINVAL;
@@ -362,7 +362,7 @@ int vg_blob_write(struct vg_blob *b, uint64_t off, const void *data, size_t n) {
         size_t k = VG_MIN(n - at, (size_t)VG_LEAF);
         if (atomic_load(&b->complete))
             return done;
-        int r = write_leaf(b, (off + at) / VG_LEAF, (const uint8_t *)data + at, k);
+        int r = write_leaf(b, (off + at) / VG_LEAF, (const uint8_t *)data + at, k, wanted);
         if (r < 0)
             return r;
         done |= r;

@@ -56,8 +56,9 @@ bool vg_blob_has(const struct vg_blob *b, uint64_t off, uint64_t len);
 bool vg_blob_has_leaf(const struct vg_blob *b, uint64_t leaf);
 /* Whole leaves (the last one may be short), else -EINVAL; leaves that are there already are not
    written again. Verifies against `id` when the last one arrives: -EBADMSG, and all leaves are
-   forgotten. -ENOSPC after evicting all it could. 1 when it has become complete. */
-int vg_blob_write(struct vg_blob *b, uint64_t off, const void *data, size_t n);
+   forgotten. -ENOSPC after evicting all it could. 1 when it has become complete. `wanted`: a task
+   waits for it, so only the disk is a limit; a guess stays below the cache's. */
+int vg_blob_write(struct vg_blob *b, uint64_t off, const void *data, size_t n, bool wanted);
 /* For pread, mmap, passthrough. Read-only. The blob's own: do not close. Descriptors are limited:
    opened on demand, closed when the last user unpins. -errno. */
 int vg_blob_pin(struct vg_blob *b);

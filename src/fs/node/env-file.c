@@ -374,12 +374,15 @@ void vg_env_release(struct env_call *c) {
     vg_fuse_ok(c->r, NULL, 0);
 }
 
-/* A leaf has come. Not under the lock: it is written to disk and hashed here. */
+/* A leaf has come. Not under the lock: it is written to disk and hashed here. One that nobody waits
+   for is not worth a word when there is no room: who wants it later asks for it. */
 static int store(struct vg_env *e, struct vg_blob *b, uint64_t off, const void *data, size_t n,
-                 const char *name) {
-    int r = vg_blob_write(b, off, data, n);
+                 const char *name, bool wanted) {
+    int r = vg_blob_write(b, off, data, n, wanted);
+    if (r == -ENOSPC && !wanted)
+        return r;
     if (r == -ENOSPC && !vg_cache_disk_full(e->conf.cache) && vg_env_let_go(e))
-        r = vg_blob_write(b, off, data, n);
+        r = vg_blob_write(b, off, data, n, wanted);
     if (r == -ENOSPC && e->conf.note)
         e->conf.note(e->conf.user, "the node's disk is full: files cannot be fetched; free some "
                                    "space there, or give the cache less");
@@ -401,13 +404,14 @@ int vg_env_data(struct vg_env *e, uint64_t object, uint64_t off, uint64_t size, 
     bool other = n && S_ISREG(n->st.mode) && !fits && !n->stale && n->parent;
     if (b)
         snprintf(name, sizeof(name), "%.*s", (int)n->name_len, n->name);
+    bool wanted = b && !vg_list_empty(&n->waits);
     pthread_mutex_unlock(&e->lock);
-    int r = b ? store(e, b, off, data, len, name) : 0;
+    int r = b ? store(e, b, off, data, len, name, wanted) : 0;
     pthread_mutex_lock(&e->lock);
     /* The table may have changed meanwhile. */
     struct env_node *now = vg_map_get_u64(&e->by_object, object);
     if (b && now == n) {
-        if (r < 0 && !vg_list_empty(&n->waits)) { /* else whoever wants it asks anew */
+        if (r < 0 && wanted && !vg_list_empty(&n->waits)) { /* else whoever wants it asks anew */
             n->fail = r == -ENOSPC ? ENOSPC : EIO;
             n->fail_usec = vg_now_usec();
         }

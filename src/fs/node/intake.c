@@ -81,7 +81,7 @@ static void complete_held(struct vg_intake *in) {
         if (vg_blob_has_leaf(b, i))
             continue;
         if (pread(in->fd, leaf, n, (off_t)(i * VG_LEAF)) != (ssize_t)n ||
-            vg_blob_write(b, i * VG_LEAF, leaf, n) < 0)
+            vg_blob_write(b, i * VG_LEAF, leaf, n, false) < 0)
             break; /* it goes on as before: from the client */
     }
     vg_blob_put(b);
@@ -112,7 +112,7 @@ int vg_intake_write(struct vg_intake *in, uint64_t off, const void *data, size_t
     uint64_t left = in->size - in->at;
     if (off != in->at || n != VG_MIN(left, (uint64_t)VG_LEAF))
         return -EINVAL;
-    int r = vg_cache_room(in->c, n);
+    int r = vg_cache_room(in->c, n, false);
     r = r < 0 ? r : vg_fault("cache/write");
     r = r < 0 ? r : vg_write_full(in->fd, data, n);
     if (r < 0)

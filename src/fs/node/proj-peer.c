@@ -131,7 +131,7 @@ int vg_proj_data(struct vg_proj *p, uint64_t object, uint64_t off, uint64_t size
     struct vg_blob *b = vg_blob_ref(f->blob);
     n->refs++;
     pthread_mutex_unlock(&p->lock);
-    int rc = vg_blob_write(b, off, data, want);
+    int rc = vg_blob_write(b, off, data, want, true);
     pthread_mutex_lock(&p->lock);
     data_came(p, n, rc);
     n->refs--;

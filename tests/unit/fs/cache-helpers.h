@@ -73,7 +73,7 @@ static inline size_t leaf_len(const struct content *t, uint64_t leaf) {
 }
 
 static inline int put_leaf_of(struct vg_blob *b, const struct content *t, uint64_t leaf) {
-    return vg_blob_write(b, leaf * VG_LEAF, t->data + leaf * VG_LEAF, leaf_len(t, leaf));
+    return vg_blob_write(b, leaf * VG_LEAF, t->data + leaf * VG_LEAF, leaf_len(t, leaf), true);
 }
 
 /* Gets it and writes every leaf; the caller puts. */

@@ -48,7 +48,7 @@ static void one_leaf(struct vg_blob *b, unsigned i, uint64_t leaf, int fd) {
     static _Thread_local uint8_t data[VG_LEAF], got[VG_LEAF];
     size_t n = (size_t)VG_MIN(size_of(i) - leaf * VG_LEAF, (uint64_t)VG_LEAF);
     leaf_of(i, leaf, data, n);
-    int r = vg_blob_write(b, leaf * VG_LEAF, data, n);
+    int r = vg_blob_write(b, leaf * VG_LEAF, data, n, true);
     if (r == 1)
         atomic_fetch_add(&completed, 1);
     else if (r == -ENOSPC)

@@ -43,7 +43,7 @@ static void put(struct vg_cache *c, unsigned i) {
         atomic_fetch_add(&failed, 1);
         return;
     }
-    int r = vg_blob_write(b, 0, data, (size_t)size_of(i));
+    int r = vg_blob_write(b, 0, data, (size_t)size_of(i), true);
     if (r < 0 && r != -ENOSPC)
         atomic_fetch_add(&failed, 1);
     vg_blob_put(b);

@@ -126,13 +126,14 @@ Test(cache, what_is_no_whole_leaf_is_refused) {
     struct content t = content_new(1, 2 * VG_LEAF + 5);
     struct vg_blob *b;
     cr_assert_eq(vg_blob_get(c, t.stamp, t.id, t.size, false, &b), 0);
-    cr_assert_eq(vg_blob_write(b, 1, t.data, VG_LEAF), -EINVAL);
-    cr_assert_eq(vg_blob_write(b, 0, t.data, VG_LEAF - 1), -EINVAL);
-    cr_assert_eq(vg_blob_write(b, 0, t.data, 0), -EINVAL);
-    cr_assert_eq(vg_blob_write(b, 2 * VG_LEAF, t.data, 6), -EINVAL);
-    cr_assert_eq(vg_blob_write(b, 3 * (uint64_t)VG_LEAF, t.data, 0), -EINVAL);
-    cr_assert_eq(vg_blob_write(b, UINT64_MAX - VG_LEAF + 1, t.data, VG_LEAF), -EINVAL);
-    cr_assert_eq(vg_blob_write(b, 0, t.data, (size_t)t.size), 1); /* several at once are fine */
+    cr_assert_eq(vg_blob_write(b, 1, t.data, VG_LEAF, true), -EINVAL);
+    cr_assert_eq(vg_blob_write(b, 0, t.data, VG_LEAF - 1, true), -EINVAL);
+    cr_assert_eq(vg_blob_write(b, 0, t.data, 0, true), -EINVAL);
+    cr_assert_eq(vg_blob_write(b, 2 * VG_LEAF, t.data, 6, true), -EINVAL);
+    cr_assert_eq(vg_blob_write(b, 3 * (uint64_t)VG_LEAF, t.data, 0, true), -EINVAL);
+    cr_assert_eq(vg_blob_write(b, UINT64_MAX - VG_LEAF + 1, t.data, VG_LEAF, true), -EINVAL);
+    cr_assert_eq(vg_blob_write(b, 0, t.data, (size_t)t.size, true),
+                 1); /* several at once are fine */
     struct vg_blob *d;
     cr_assert_eq(vg_blob_get(c, t.stamp, t.id, t.size + 1, false, &d), -EBADMSG);
     vg_blob_put(b);
