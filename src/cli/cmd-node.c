@@ -10,7 +10,7 @@
 static void rows(const Vg__Pb__Envelope *env, struct vg_table *t) {
     for (size_t i = 0; i < env->nodes->n_node; i++) {
         const Vg__Pb__NodeInfo *n = env->nodes->node[i];
-        char cpu[32], mem[80], gpu[64], tasks[16], seen[48], a[32], b[32];
+        char cpu[32], mem[80], gpu[64], tasks[16], seen[48], a[32], b[32], state[160];
         const Vg__Pb__Resources none = VG__PB__RESOURCES__INIT;
         const Vg__Pb__Resources *total = n->total ? n->total : &none,
                                 *used = n->used ? n->used : &none;
@@ -20,9 +20,11 @@ static void rows(const Vg__Pb__Envelope *env, struct vg_table *t) {
         snprintf(gpu, sizeof(gpu), "%u/%u%s%.40s", used->gpus, total->gpus,
                  n->gpu_model && *n->gpu_model ? " " : "", n->gpu_model ? n->gpu_model : "");
         snprintf(tasks, sizeof(tasks), "%u", n->tasks);
+        snprintf(state, sizeof(state), "%.20s%s%.120s", n->state ? n->state : "",
+                 n->unfit ? ": " : "", n->unfit ? n->unfit : "");
         const char *cells[] = {
-            n->name,   n->state, cpu,        mem,
-            gpu,       tasks,    n->version, vg_ago(n->last_seen_usec, seen, sizeof(seen)),
+            n->name,   state, cpu,        mem,
+            gpu,       tasks, n->version, vg_ago(n->last_seen_usec, seen, sizeof(seen)),
             n->address};
         vg_table_row(t, cells);
     }
@@ -42,6 +44,7 @@ static void items(const Vg__Pb__Envelope *env, json_t *array) {
         json_object_set_new(j, "id", vg_json_text(n->id));
         json_object_set_new(j, "name", vg_json_text(n->name));
         json_object_set_new(j, "state", vg_json_text(n->state));
+        json_object_set_new(j, "unfit", vg_json_text(n->unfit));
         json_object_set_new(j, "total", vg_json_resources(n->total));
         json_object_set_new(j, "used", vg_json_resources(n->used));
         json_object_set_new(j, "tasks", vg_json_u64(n->tasks));

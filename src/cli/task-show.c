@@ -228,6 +228,8 @@ void vg_task_print(const Vg__Pb__TaskInfo *t) {
         line("output", vg_format_size(t->out_bytes, b, sizeof(b)));
     if (t->attempt > 1)
         printf("%-10s%u\n", "attempt", t->attempt);
+    for (size_t i = 0; i < t->n_wiped; i++)
+        line(i ? "" : "wiped", t->wiped[i]);
 }
 
 static json_t *progress_json(const Vg__Pb__Progress *p) {
@@ -301,6 +303,10 @@ json_t *vg_task_json(const Vg__Pb__TaskInfo *t) {
     json_object_set_new(j, "gpus", gpus);
     json_object_set_new(j, "gpu_usage", vg_gpu_usage_json(t->gpu_usage));
     json_object_set_new(j, "notice", vg_json_text(t->notice));
+    json_t *wiped = json_array();
+    for (size_t i = 0; i < t->n_wiped; i++)
+        json_array_append_new(wiped, vg_json_text(t->wiped[i]));
+    json_object_set_new(j, "wiped", wiped);
     add_batch(j, t);
     return j;
 }

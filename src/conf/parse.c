@@ -229,6 +229,8 @@ static int add_pool(struct parse *p, const yaml_node_t *node) {
     int r = parse_section(p, node, SECTION_pool, &pool);
     if (r >= 0)
         r = check_pool(p, node, c, &pool);
+    if (pool.class == VG_CLASS_BARE)
+        pool.network = VG_NETWORK_HOST; /* there is no other on a node that is given whole */
     if (r >= 0 && !pool.description && !(pool.description = vg_strdup("")))
         r = parse_no_memory(p);
     struct vg_pool_conf *all =

@@ -1,6 +1,7 @@
 /* What a request may ask for, and what is filled in where it does not say. */
 #include "base/mem.h"
 #include "base/util.h"
+#include "control/bare.h"
 #include "control/control.h"
 #include "control/policy.h"
 #include "model/pool.h"
@@ -81,6 +82,11 @@ static int admit_others(struct vg_control *c, const struct vg_pool_conf *pool,
                               "ways: name pools of one class",
                               pool->name, vg_pool_class_name(pool->class), p->name,
                               vg_pool_class_name(p->class));
+        if ((p->class == VG_CLASS_BARE) != (pool->class == VG_CLASS_BARE))
+            return vg_err_set(err, VG_INVALID,
+                              "of pools '%s' and '%s' one gives whole nodes (class bare-metal) and "
+                              "the other parts of them: name pools of one kind",
+                              pool->name, p->name);
         spec->time_limit_usec = vg_pool_time_usec(p, spec->time_limit_usec);
         spec->has_time_limit_usec = spec->time_limit_usec != 0;
     }
@@ -106,6 +112,8 @@ int vg_admit(struct vg_control *c, const struct vg_user *u, Vg__Pb__TaskSpec *sp
         r = admit_time(pool, &grant, spec, err);
     if (r >= 0)
         r = admit_others(c, pool, spec, &grant, err);
+    if (r >= 0)
+        r = vg_bare_admit(pool, spec, err);
     if (r >= 0 && (!spec->pool || strcmp(spec->pool, pool->name) != 0) &&
         set_text(&spec->pool, pool->name) < 0)
         r = vg_err_sys(err, ENOMEM, "cannot take the task");

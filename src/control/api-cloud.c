@@ -87,9 +87,10 @@ static void fill_node(struct vg_control *c, struct vg_nodelink *a, struct node_l
     l->used = vg_res_to_pb(info.used);
     m->id = l->id;
     m->name = n->name;
-    m->state = (char *)(!a->peer && n->state != VG_NODE_LOST && n->state != VG_NODE_JOINING
-                            ? "away"
-                            : vg_node_state_name(n->state));
+    m->state = (char *)(!a->peer && n->state != VG_NODE_LOST && n->state != VG_NODE_JOINING ? "away"
+                        : a->is_unfit && n->state == VG_NODE_READY ? "unfit"
+                                                                   : vg_node_state_name(n->state));
+    m->unfit = a->unfit;
     m->total = &l->total;
     m->used = &l->used;
     m->has_tasks = m->has_last_seen_usec = m->has_cert_expires_usec = 1;

@@ -6,6 +6,7 @@
 #include "base/util.h"
 #include "control/after.h"
 #include "control/api.h"
+#include "control/bare.h"
 #include "control/family.h"
 #include "control/history.h"
 #include "control/nodes.h"
@@ -165,25 +166,43 @@ void vg_task_info_wait(struct vg_control *c, const struct vg_task *t, struct vg_
     }
 }
 
+struct last_attempt {
+    Vg__Pb__GpuUsage use;
+    char *wiped; /* owned */
+};
+
 static int take_last(void *arg, const struct vg_attempt_row *row) {
-    vg_gpu_usage_from_row(&row->gpu, arg);
+    struct last_attempt *l = arg;
+    vg_gpu_usage_from_row(&row->gpu, &l->use);
+    free(l->wiped);
+    l->wiped = row->wiped && *row->wiped ? vg_strdup(row->wiped) : NULL;
     return 0;
 }
 
 void vg_task_send(struct vg_peer *p, uint32_t req, bool more, const struct vg_task *t) {
     struct vg_task_info info;
     struct vg_why why = {0};
-    Vg__Pb__GpuUsage last = VG__PB__GPU_USAGE__INIT;
+    struct last_attempt last = {.use = VG__PB__GPU_USAGE__INIT};
+    const struct vg_job *j = vg_job_get(p->ctl, t->id);
+    bool whole = vg_bare_is(&p->ctl->conf, t);
+    char *lines[VG_BARE_LINES_MAX];
     VG_ENVELOPE(env);
     vg_task_info(p->ctl, t, &info);
     vg_why_info(p->ctl, t, &info, &why);
-    /* What its last attempt used of its GPUs; lists do not look that up. */
-    if (!info.pb.gpu_usage && vg_task_is_ended(t) && (t->grant.gpus || t->grant.gpu_milli) &&
-        vg_store_load_attempts(p->ctl->store, t->id, take_last, &last) >= 0)
-        info.pb.gpu_usage = &last;
+    /* What its last attempt used of its GPUs and left on its node; lists do not look that up. */
+    if (!info.pb.gpu_usage && vg_task_is_ended(t) &&
+        (t->grant.gpus || t->grant.gpu_milli || whole) &&
+        vg_store_load_attempts(p->ctl->store, t->id, take_last, &last) >= 0 &&
+        (t->grant.gpus || t->grant.gpu_milli))
+        info.pb.gpu_usage = &last.use;
+    if (!last.wiped && j && j->wiped)
+        last.wiped = vg_strdup(j->wiped);
+    info.pb.n_wiped = last.wiped ? vg_bare_lines(last.wiped, lines, VG_COUNT(lines)) : 0;
+    info.pb.wiped = lines;
     env.body_case = B(TASK);
     env.task = &info.pb;
     vg_peer_send(p, req, more, &env);
+    free(last.wiped);
 }
 
 void vg_api_task_get(struct vg_call *call) {

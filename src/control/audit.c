@@ -7,14 +7,24 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-void vg_audit(const struct vg_call *call, const char *fmt, ...) {
+static void note(struct vg_control *c, const char *who, const char *fmt, va_list ap) {
     char what[512];
+    vsnprintf(what, sizeof what, fmt, ap);
+    struct vg_audit_row row = {.when_usec = vg_wall_usec(), .who = who, .what = what};
+    vg_store_audit(c->store, &row);
+    vg_info("audit user=%s: %s", row.who, what);
+}
+
+void vg_audit(const struct vg_call *call, const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(what, sizeof what, fmt, ap);
+    note(call->ctl, call->user ? call->user->name : "", fmt, ap);
     va_end(ap);
-    struct vg_audit_row row = {
-        .when_usec = vg_wall_usec(), .who = call->user ? call->user->name : "", .what = what};
-    vg_store_audit(call->ctl->store, &row);
-    vg_info("audit user=%s: %s", row.who, what);
+}
+
+void vg_audit_as(struct vg_control *c, const char *who, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    note(c, who, fmt, ap);
+    va_end(ap);
 }

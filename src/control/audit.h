@@ -4,3 +4,6 @@
 
 void vg_audit(const struct vg_call *call, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
+/* What happened without a request; `who` it was for, or "". */
+void vg_audit_as(struct vg_control *c, const char *who, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));

@@ -93,7 +93,8 @@ void vg_history_attempt(const struct vg_job *j, enum vg_eng_end how) {
                                  .gpu_milli = held.gpus * 1000ULL + held.gpu_milli,
                                  .cpu_usec = j->over_usec ? j->over_cpu_usec : 0,
                                  .mem_peak_bytes = j->over_usec ? j->over_mem_bytes : 0,
-                                 .gpu = gpu_row(j->gpu_use)};
+                                 .gpu = gpu_row(j->gpu_use),
+                                 .wiped = j->wiped ? j->wiped : ""};
     struct ack *ack = j->ack_over ? vg_alloc(sizeof *ack) : NULL;
     if (ack)
         *ack = (struct ack){j->ctl, t->attempt.node, t->id, t->attempt.number};

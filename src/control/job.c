@@ -75,6 +75,7 @@ void vg_job_free(struct vg_job *j) {
         vg_map_del(&j->ctl->idem, j->idem);
     free(j->idem);
     free(j->notice);
+    free(j->wiped);
     free(j->gpu_use);
     vg_gang_free(j->gang);
     vg_list_remove(&j->dirty);

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "control/api.h"
+#include "control/bare.h"
 #include "control/env.h"
 #include "control/gang.h"
 #include "control/mirror.h"
@@ -352,6 +353,7 @@ void vg_agent_on_hello(struct vg_call *call) {
         take_report(a, m->task[i]);
     lose_unreported(a);
     c->placing = false;
+    vg_node_unfit(a, m->unfit);
     become_ready(a);
     link_stored(a);
     resume_followers(a);
@@ -370,6 +372,10 @@ void vg_agent_on_heartbeat(struct vg_call *call) {
     env.body_case = B(HEARTBEAT_OK);
     env.heartbeat_ok = call->env->heartbeat;
     vg_peer_send(call->peer, call->req, false, &env);
+    bool was_unfit = a->is_unfit;
+    vg_node_unfit(a, call->env->heartbeat->unfit);
+    if (was_unfit && !a->is_unfit)
+        vg_place_all(call->ctl);
     if (a->refuses && !call->env->heartbeat->leaving) { /* the answer gives it a lease again */
         a->refuses = false;
         vg_nodelink_update(a);

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "control/api.h"
+#include "control/bare.h"
 #include "control/gang.h"
 #include "control/node-gpus.h"
 #include "control/nodes.h"
@@ -139,6 +140,7 @@ void vg_node_task_exited(struct vg_job *j, const Vg__Pb__TaskExited *x) {
     take_usage(j->task, x);
     if (x->gpu_usage)
         vg_job_take_gpu_use(j, x->gpu_usage);
+    vg_bare_wiped(j, x);
     j->over_usec = x->ended_usec;
     j->over_cpu_usec = x->cpu_usec;
     j->over_mem_bytes = x->mem_peak_bytes;

@@ -93,6 +93,7 @@ void vg_nodelink_free(struct vg_nodelink *a) {
         a->peer->agent = NULL;
     vg_map_del_u64(&a->ctl->nodes, a->node->id);
     vg_node_gpus_free(a);
+    free(a->unfit);
     vg_node_free(a->node);
     free(a);
 }

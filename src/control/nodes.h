@@ -19,6 +19,8 @@ struct vg_nodelink {
     uint32_t keeping;     /* not 0: the store is being told; which time */
     uint32_t keep_times;
     bool drain;          /* an administrator's wish */
+    bool is_unfit;       /* by its own word; */
+    char *unfit;         /* owned; why, or NULL */
     bool refuses;        /* it said it is going down or has no lease: until it says otherwise */
     bool log_rounds;     /* it can be asked for output again */
     char boot_id[40];    /* of its last greeting, */

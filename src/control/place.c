@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/util.h"
+#include "control/bare.h"
 #include "control/history.h"
 #include "control/mirror.h"
 #include "control/node-gpus.h"
@@ -204,6 +205,7 @@ static bool take_place(struct vg_control *c, const struct vg_eng_decision *d) {
     j->waits = false;
     set_pool(j->task, d->pool);
     give_share(j);
+    vg_bare_grant(c, j->task);
     c->running++;
     vg_timer_stop(&j->hold);
     vg_sessions_enter(j, d->node);
@@ -318,6 +320,7 @@ int vg_place_adopt_in(struct vg_policy *p, struct vg_job *j) {
         return -ENOMEM;
     uint64_t now = vg_wall_usec();
     vg_eng_now(p->eng, now);
+    vg_bare_grant(j->ctl, j->task);
     return vg_eng_adopt(p->eng, &r, t->attempt.node, t->gpus,
                         t->started_usec && t->state == VG_TASK_RUNNING ? t->started_usec : now);
 }

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/util.h"
+#include "control/bare.h"
 #include "control/job.h"
 #include "control/node-gpus.h"
 #include "control/nodes.h"
@@ -235,7 +236,7 @@ int vg_policy_set_node(struct vg_control *c, struct vg_policy *p, const struct v
                             .labels = labels,
                             .n_labels = count,
                             .usable = a->peer && a->reported && a->kept && !a->drain &&
-                                      !a->refuses && vg_node_state_takes(n->state)};
+                                      !a->refuses && !a->is_unfit && vg_node_state_takes(n->state)};
     (void)c;
     vg_eng_now(p->eng, vg_wall_usec());
     return vg_eng_set_node(p->eng, &e);
@@ -282,6 +283,7 @@ int vg_policy_request(struct vg_control *c, struct vg_policy *p, const struct vg
     for (size_t i = 0; i < s->n_also_pool && ret->n_pools < VG_ENG_POOLS_MAX; i++)
         if (vg_conf_pool(p->conf, s->also_pool[i]))
             ret->pool[ret->n_pools++] = vg_eng_pool_id(s->also_pool[i]);
+    vg_bare_request(c, p->conf, t, ret);
     return ret->tenant ? 0 : -ENOMEM;
 }
 

@@ -65,6 +65,7 @@ void vg_start_send(struct vg_job *j, struct vg_nodelink *a) {
     }
     make_ticket(j, a, &m);
     vg_job_forget_gpu_use(j);
+    free(vg_take_ptr(j->wiped));
     vg_chan_join(&j->chan, a, c->loop, &io); /* a channel that is gone: the client comes again */
     bool has_token = vg_task_token_make(c->ca.task_key, t->id, t->who, token) == 0;
     m.has_task_id = m.has_attempt = m.has_stream = m.has_fd_mask = m.has_created_usec = 1;

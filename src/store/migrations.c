@@ -104,6 +104,9 @@ const char *const vg_migrations[] = {
     "ALTER TABLE attempts ADD COLUMN gpu_mem_peak_bytes INTEGER;"
     "ALTER TABLE attempts ADD COLUMN gpu_mj INTEGER;"
     "ALTER TABLE attempts ADD COLUMN gpu_sampled_usec INTEGER;",
+
+    /* What was cleared away after an attempt that had a whole node, one line each. */
+    "ALTER TABLE attempts ADD COLUMN wiped TEXT;",
 };
 const size_t vg_n_migrations = VG_COUNT(vg_migrations);
 

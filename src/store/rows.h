@@ -120,6 +120,7 @@ struct vg_attempt_row {
         int64_t mem_peak_bytes, energy_mj;
         int64_t sampled_usec; /* GPU time that the means are of */
     } gpu;
+    const char *wiped; /* lines: what was cleared away after it; "" or NULL: nothing is known */
 };
 
 /* A task that has ended, as it was asked for: the recorded load. */

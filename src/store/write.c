@@ -274,6 +274,7 @@ int vg_store_put_attempt(struct vg_store *s, const struct vg_attempt_row *row,
     add_int(&v, row->gpu.mem_peak_bytes);
     add_int(&v, row->gpu.energy_mj);
     add_int(&v, row->gpu.sampled_usec);
+    add_text(&v, row->wiped);
     return queue(s, STMT_ATTEMPT_PUT, sync, &v, cb, arg);
 }
 

@@ -4,6 +4,7 @@
 
 #include <criterion/criterion.h>
 #include <sqlite3.h>
+#include <stdio.h>
 
 static char dir[DIR_MAX];
 static struct vg_store *s;
@@ -39,7 +40,8 @@ static void put(uint64_t task, uint32_t attempt, uint64_t from, uint64_t until, 
                                        .mem_max = -1,
                                        .mem_peak_bytes = -1,
                                        .energy_mj = (int64_t)until * 10,
-                                       .sampled_usec = 5}};
+                                       .sampled_usec = 5},
+                               .wiped = "processes: 2\nfiles: 1\n"};
     cr_assert_eq(vg_store_put_attempt(s, &a, VG_STORE_LAZY, NULL, NULL), 0);
 }
 
@@ -114,6 +116,19 @@ Test(history, what_was_used_of_gpus_is_kept_and_what_nobody_told_is_null) {
     cr_assert_eq(gpu.sampled_usec, 5);
     cr_assert_eq(ask("SELECT gpu_mem_milli IS NULL AND gpu_mj=1600 AND cpu_usec=60 FROM attempts"),
                  1);
+}
+
+static int last_wipe(void *arg, const struct vg_attempt_row *row) {
+    snprintf(arg, 64, "%s", row->wiped);
+    return 0;
+}
+
+Test(history, what_was_wiped_after_an_attempt_is_kept) {
+    char wiped[64] = "";
+    put(7, 1, 100, 150, "ended");
+    vg_store_flush(s);
+    cr_assert_eq(vg_store_load_attempts(s, 7, last_wipe, wiped), 0);
+    cr_assert_str_eq(wiped, "processes: 2\nfiles: 1\n");
 }
 
 Test(history, the_load_has_what_a_replay_needs) {
