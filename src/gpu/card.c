@@ -53,3 +53,7 @@ int32_t vg_card_numa(const char *root, const char *bus) {
     uint64_t v;
     return vg_parse_u64(text, &v) == 0 && v < 4096 ? (int32_t)v : -1;
 }
+
+void vg_card_fake_uuid(uint32_t index, char *ret, size_t n) {
+    snprintf(ret, n, "GPU-73696d75-6c61-7465-6400-%012x", index);
+}

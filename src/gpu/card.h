@@ -5,6 +5,7 @@
 #include "base/err.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define VG_NONE UINT32_MAX
@@ -96,6 +97,9 @@ int vg_fake_open(uint32_t n, const char *dir, struct vg_card_source *ret, struct
    digits of the domain, in small. 0 or -EINVAL. */
 #define VG_CARD_BUS 13
 int vg_card_address(const char *bus, char ret[static VG_CARD_BUS]);
+/* The UUID of such a card: "simulated" in hexadecimal, and its number. */
+void vg_card_fake_uuid(uint32_t index, char *ret, size_t n);
+
 /* By the kernel's list of devices; -1: unknown. `bus` as drivers write it. */
 int32_t vg_card_numa(const char *root, const char *bus);
 /* Everything unknown, now. */

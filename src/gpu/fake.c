@@ -108,7 +108,7 @@ static int facts(void *state, uint32_t i, struct vg_card_facts *ret) {
                                   .pcie_gen = VG_NONE,
                                   .pcie_width = VG_NONE};
     snprintf(ret->name, sizeof(ret->name), "Simulated GPU");
-    snprintf(ret->uuid, sizeof(ret->uuid), "SIMULATED-%u", i);
+    vg_card_fake_uuid(i, ret->uuid, sizeof(ret->uuid));
     lay_out(state, i, ret);
     return 0;
 }

@@ -161,8 +161,7 @@ void vg_gpus_fake(size_t n, const char *root, struct vg_gpus *ret) {
         if (!ret->root[0] || !is_socket(root, path))
             continue;
         g->minor = (int)i;
-        /* "simulated", and which */
-        snprintf(g->uuid, sizeof(g->uuid), "GPU-73696d75-6c61-7465-6400-%012zx", i);
+        vg_card_fake_uuid((uint32_t)i, g->uuid, sizeof(g->uuid));
     }
 }
 

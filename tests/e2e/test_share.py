@@ -1,0 +1,277 @@
+"""Shares of a GPU over the whole cloud, on simulated cards: real tasks in real sandboxes, our library before a driver's, the real
+warden below, and a driver that keeps its own count (tests/gpu). What is said of memory and time is what that driver saw."""
+import json
+import subprocess
+
+import pytest
+from simulated import FOLDER, GIB, MIB, OWN, PROGRAMS, Driver
+from virga import LONG, Cloud, wait_for
+
+CONFIG = """
+lease: 20s
+heartbeat: 500ms
+pools:
+  - name: whole
+  - name: parts
+    class: shared
+"""
+WAYS = ["linear", "pitch", "async", "pool", "vmm", "array", "mipmap", "managed", "globals", "stack", "contexts", "graph", "import"]
+CAP = 4 * GIB
+CONTEXT = 64 * MIB  # of the simulated libcuda
+RAW = PROGRAMS / "sim-raw"
+OUT_OF_MEMORY, UNKNOWN, NOT_SUPPORTED = 2, 999, 801
+
+
+@pytest.fixture(scope="module")
+def world():
+    cloud = Cloud(CONFIG)
+    driver = Driver(cloud)
+    try:
+        cloud.up("--gpus", "fake:2")
+        wait_for("the cards", lambda: [g["mem_bytes"] for g in cloud.json("gpu", "list")] == [80 * GIB] * 2)
+        yield cloud, driver
+        assert driver.process.poll() is None, "the driver ended: it was asked what it does not know"
+    finally:
+        cloud.remove()
+        driver.close()
+
+
+@pytest.fixture
+def cloud(world):
+    return world[0]
+
+
+@pytest.fixture
+def driver(world):
+    """With nothing left of earlier tests, by its own word."""
+    wait_for("the card to be free again", lambda: world[1].stat()["clients"] == [])
+    world[1].ask("peak")
+    return world[1]
+
+
+@pytest.fixture
+def one_card(cloud):
+    """All shares on card 0."""
+    node = cloud.json("gpu", "list")[1]["node"]
+    cloud.virga("gpu", "drain", f"{node}:1", check=0)
+    yield
+    cloud.virga("gpu", "resume", f"{node}:1", check=0)
+
+
+def share(gpus="0.3", mem="4G", name=None):
+    return ["vrun", "-P", "parts", "--gpus", gpus, "--gpu-mem", mem, *(["-n", name] if name else [])]
+
+
+def with_library(*argv, folder=FOLDER):
+    return ["env", f"LD_LIBRARY_PATH={folder}", *map(str, argv)]
+
+
+def lines(done):
+    assert done.returncode == 0, done.stderr.decode()
+    return [json.loads(line) for line in done.stdout.decode().splitlines()]
+
+
+def run(cloud, *argv):
+    return lines(cloud.run([*map(str, argv)]))[0]
+
+
+class Holder:
+    """A program that has a context and some memory, for as long as it is wanted."""
+
+    def __init__(self, cloud, name, gpus, mem="4G", mib=64):
+        self.cloud, self.name = cloud, name
+        self.run = cloud.popen([*share(gpus, mem, name), *with_library(PROGRAMS / "sim-hold", "hold", mib, name)],
+                               stdin=subprocess.PIPE)
+        assert self.run.stdout.readline() == b'{"held_mib": %d}\n' % mib, self.run.communicate(timeout=30)
+
+    @property
+    def task(self):
+        return next(t["id"] for t in self.cloud.json("task", "list") if t["name"] == self.name and t["state"] == "running")
+
+    def end(self):
+        self.run.stdin.close()
+        self.run.stdin = None
+        self.run.communicate(timeout=60)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end()
+
+
+# ------------------------------------------------------------------ memory
+
+
+def test_a_whole_card_has_no_cap(cloud, driver):
+    """The control: the same ways, the same programs, and nobody in between."""
+    tries = lines(cloud.vrun("-P", "whole", "--gpus", "1", *with_library(PROGRAMS / "gpu-paths", "5120", *WAYS, folder=OWN)))
+    assert [t["way"] for t in tries] == WAYS
+    for t in tries:
+        assert t["error"] == 0 and t["card_mib"] >= 5120, t
+    seen = driver.stat()
+    assert seen["most"] > 5 * GIB and seen["in_stead"] == 0 and seen["direct"] > 0
+
+
+def test_every_way_to_memory_ends_at_the_share(cloud, driver):
+    for t in lines(cloud.run([*share(), *with_library(PROGRAMS / "gpu-paths", "12288", *WAYS)])):
+        if t["way"] == "import":
+            assert t["error"] and t["steps"] == 0, t  # nothing of another process's is taken at all
+        else:
+            assert t["error"] == OUT_OF_MEMORY, t
+    seen = driver.stat()
+    assert seen["most"] <= CAP and seen["most"] >= CAP - 256 * MIB, "to the brim, and no byte beyond it"
+    assert seen["direct"] == 0 and seen["in_stead"] > 100, "every call about memory came by the warden"
+
+
+@pytest.mark.parametrize("ways", [["linear"] * 8, ["linear", "vmm", "managed", "contexts", "pool", "graph", "array", "stack"]])
+def test_eight_that_race_share_one_cap(cloud, driver, ways):
+    racing = " & ".join(f"{PROGRAMS}/gpu-paths 12288 {way}" for way in ways)
+    tries = lines(cloud.run([*share(), *with_library("sh", "-c", f"{racing} & wait")]))
+    assert len(tries) == 8 and all(t["error"] == OUT_OF_MEMORY for t in tries), tries
+    seen = driver.stat()
+    assert CAP - 256 * MIB <= seen["most"] <= CAP and seen["direct"] == 0
+    wait_for("the card to be free", lambda: driver.stat()["used"] == 0)
+
+
+def test_two_shares_of_a_card_have_each_their_own(cloud, driver, one_card):
+    with Holder(cloud, "first", "0.3", mib=3900):
+        got = run(cloud, *share("0.3", "6G"), RAW, "fill", 12288)
+        assert (got["got_mib"], got["status"]) == (6144, 0x51)
+        assert driver.stat()["cards"][0]["peak"] == 6 * GIB + 3900 * MIB + CONTEXT
+
+
+def test_who_goes_around_the_library_gains_nothing(cloud, driver):
+    around = [[RAW, "fill", 12288],  # linked statically, with calls of its own
+              ["env", "-i", RAW, "fill", 12288],
+              ["sh", "-c", f"unset LD_LIBRARY_PATH LD_PRELOAD; exec {RAW} fill 12288"]]
+    for argv in around:
+        got = run(cloud, *share(), *argv)
+        assert (got["got_mib"], got["status"]) == (4096, 0x51), argv
+    # The driver's own library, brought along: its words for it differ, its limit does not.
+    for t in lines(cloud.run([*share(), *with_library(PROGRAMS / "gpu-paths", "12288", *WAYS, folder=OWN)])):
+        assert t["error"] == (UNKNOWN if t["way"] in ("managed", "import") else OUT_OF_MEMORY), t
+    seen = driver.stat()
+    assert seen["most"] <= CAP and seen["direct"] == 0
+
+
+def test_the_driver_may_refuse_as_well_and_nothing_is_lost(cloud, driver):
+    driver.ask("fail", 1)
+    failed = run(cloud, *share(), RAW, "fill", 64)
+    assert (failed["got_mib"], failed["status"]) == (0, 0x51)
+    assert run(cloud, *share(), RAW, "fill", 12288)["got_mib"] == 4096
+    script = f"for i in 1 2 3; do {RAW} fill 12288; done"
+    assert [t["got_mib"] for t in lines(cloud.run([*share(), "sh", "-c", script]))] == [4096] * 3, "freed with its process"
+
+
+def test_a_card_that_is_lost_is_an_error_and_no_more(cloud, driver):
+    driver.ask("lose", 0, 1)
+    driver.ask("lose", 1, 1)
+    try:
+        assert run(cloud, *share(), RAW, "fill", 64)["status"] == 0x0f
+    finally:
+        driver.ask("lose", 0, 0)
+        driver.ask("lose", 1, 0)
+    assert run(cloud, *share(), RAW, "fill", 64)["got_mib"] == 64
+
+
+def test_the_books_are_exact_after_kill_9(cloud, driver):
+    rounds = 500 if LONG else 50
+    script = f"""
+    mkfifo /tmp/said
+    i=0
+    while [ $i -lt {rounds} ]; do
+        {RAW} hold 1000 a > /tmp/said < /dev/zero & a=$!
+        read said < /tmp/said
+        case $said in *'"got_mib": 1008'*) ;; *) echo "{{\\"round\\": $i, \\"said\\": $said}}"; exit 0 ;; esac
+        kill -9 $a
+        wait $a 2> /dev/null
+        i=$((i + 1))
+    done
+    exec {RAW} fill 12288
+    """
+    got = run(cloud, *share(), "sh", "-c", script)
+    assert got.get("got_mib") == 4096, got
+    seen = driver.stat()
+    assert seen["most"] <= CAP and seen["direct"] == 0
+    wait_for("everything to be given back", lambda: driver.stat()["used"] == 0)
+
+
+def test_a_task_that_is_killed_leaves_nothing_on_the_card(cloud, driver):
+    for _ in range(20 if LONG else 3):
+        held = Holder(cloud, "doomed", "0.3", mib=2048)
+        assert driver.stat()["used"] == 2048 * MIB + CONTEXT
+        cloud.virga("task", "signal", held.task, "KILL", check=0)
+        held.run.communicate(timeout=60)
+        wait_for("the memory to be free", lambda: driver.stat()["clients"] == [])
+
+
+# ------------------------------------------------------------------ fences
+
+
+def test_a_share_reaches_neither_another_card_nor_another_task(cloud, driver, one_card):
+    got = run(cloud, *share(), RAW, "card", 1)
+    assert got["opened"] == 1 and got["status"] != 0, got
+    assert run(cloud, *share(), RAW, "card", 0)["status"] == 0, "control"
+    assert cloud.out(*share(), "sh", "-c", "ls /dev | grep nvidia | sort | tr '\\n' ' '").split() == [
+        "nvidia-uvm", "nvidia0", "nvidiactl"]
+    victim = cloud.popen([*share(), str(RAW), "hold", "64"], stdin=subprocess.PIPE)
+    has = json.loads(victim.stdout.readline())
+    stolen = run(cloud, *share(), RAW, "steal", has["client"], has["object"])
+    assert stolen["status"] < 0, stolen
+    victim.communicate(timeout=60)
+
+
+def test_a_task_cannot_set_its_own_slice(cloud, driver):
+    got = run(cloud, *share(), RAW, "slice", 90000)
+    assert got["slice_usec"] not in (0, 90000), "it is told that it did, as libcuda wants it, and did not"
+    for command in ("0xa06c0107", "0xa06c0110", "0xa06c0202"):
+        assert run(cloud, *share(), RAW, "control", command)["status"] == 0x56, command
+
+
+def test_whole_cards_have_the_slices_that_they_set(cloud, driver):
+    assert run(cloud, "vrun", "-P", "whole", "--gpus", "1", RAW, "slice", 90000)["slice_usec"] == 90000, "control"
+
+
+# ------------------------------------------------------------------ time
+
+
+@pytest.mark.parametrize("weights", [(30, 70), (10, 90), (10, 20, 30)])
+def test_time_is_divided_by_weight(cloud, driver, one_card, weights):
+    names = [f"w{w}of{len(weights)}" for w in weights]
+    want = {name: 100 * w / sum(weights) for name, w in zip(names, weights)}
+    holders = [Holder(cloud, name, f"{w / 100:g}") for name, w in zip(names, weights)]
+    wait_for("the slices", lambda: all(abs(got - want[n]) < 1 for n, got in driver.shares(0, names).items()))
+    assert driver.shares(0, names[:1]) == {names[0]: 100}, "who is alone has it all"
+    holders.pop().end()
+    rest = {n: 100 * w / sum(weights[:-1]) for n, w in zip(names[:-1], weights)}
+    wait_for("the others' slices", lambda: all(abs(got - rest[n]) < 1 for n, got in driver.shares(0, list(rest)).items()))
+    for h in holders:
+        h.end()
+
+
+def test_a_slice_that_somebody_else_changed_is_taken_back(cloud, driver, one_card):
+    with Holder(cloud, "fair", "0.5"), Holder(cloud, "greedy", "0.5"):
+        def even():
+            return all(abs(v - 50) < 1 for v in driver.shares(0, ["fair", "greedy"]).values())
+        wait_for("the slices", even)
+        assert driver.ask("slice", "greedy", 900000) == {"set": 1}
+        assert driver.shares(0, ["fair", "greedy"])["greedy"] > 90, "control"
+        wait_for("it to be taken back", even)
+
+
+# ------------------------------------------------------------------ health
+
+
+def test_who_has_a_share_of_a_card_that_fails_is_told(cloud, driver, one_card):
+    held = Holder(cloud, "told", "0.3")
+    script = cloud.home / "node" / "fake-gpus" / "0"
+    script.write_text("xid 79\n")
+    assert "fell off the bus (XID 79)" in held.run.stderr.readline().decode()
+    node = cloud.json("gpu", "list")[0]["node"]
+    waits = cloud.out("vbatch", "-P", "parts", "--gpus", "0.3", "--gpu-mem", "4G", "true")
+    assert "drained" in cloud.out("virga", "task", "why", waits)
+    held.end()
+    script.unlink()
+    cloud.virga("gpu", "resume", f"{node}:0", check=0)
+    cloud.wait_state(waits, "succeeded")
