@@ -48,11 +48,13 @@ HOOK(cuDeviceTotalMem, unsigned *ret, CUdevice device) {
 }
 
 /* Managed memory beyond the share is refused by the kernel when it is mapped, and the driver has no
- * better word for that than "unknown error". So what cannot fit is not asked for. */
+ * better word for that than "unknown error". So what cannot fit is not asked for; and when the page
+ * has not heard yet of what another process just took, that word is put right afterwards. */
 HOOK(cuMemAllocManaged, CUdeviceptr *ret, size_t bytes, unsigned flags) {
     unsigned card;
     if (vg_card_current(&card) == CUDA_OK &&
         bytes > vg_page_memory(vg_shim_get()->page, card, UINT64_MAX).free)
         return CUDA_OUT_OF_MEMORY;
-    return vg_real.cuMemAllocManaged(ret, bytes, flags);
+    CUresult r = vg_real.cuMemAllocManaged(ret, bytes, flags);
+    return r == CUDA_UNKNOWN ? CUDA_OUT_OF_MEMORY : r;
 }

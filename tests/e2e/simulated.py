@@ -13,7 +13,7 @@ GIB = 1 << 30
 MIB = 1 << 20
 PROGRAMS = BIN.parent / "tests" / "gpu"
 OWN = PROGRAMS / "cuda"  # the driver's libraries themselves, as a task would bring them along
-FOLDER = OWN  # TEMPORARY
+FOLDER = OWN  # which a program finds them in
 VERSION = "580.159.04"
 
 

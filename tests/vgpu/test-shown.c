@@ -103,6 +103,9 @@ static int managed(void *user) {
     MUST(CALL(cuda, cuMemAllocManaged, &p, (size_t)GIB, 1u) == CUDA_OK && p);
     MUST(CALL(cuda, cuMemAllocManaged, &p, (size_t)0, 1u) == CUDA_INVALID_VALUE);
     MUST(atomic_load(&w.card->managed_calls) == calls + 2);
+    atomic_store(&w.card->used, w.card->capacity); /* the page has not heard of it */
+    MUST(CALL(cuda, cuMemAllocManaged, &p, (size_t)1, 1u) == CUDA_OUT_OF_MEMORY);
+    MUST(atomic_load(&w.card->managed_calls) == calls + 3);
     return 0;
 }
 

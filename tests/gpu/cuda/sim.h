@@ -20,7 +20,6 @@ enum {
     CUDA_INVALID_DEVICE = 101,
     CUDA_INVALID_CONTEXT = 201,
     CUDA_INVALID_HANDLE = 400,
-    CUDA_UNKNOWN = 999,
 };
 
 struct sim_context {

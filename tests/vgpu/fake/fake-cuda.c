@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CUDA_NO_DEVICE = 101, CUDA_INVALID_CONTEXT = 201, CUDA_UNKNOWN = 999 };
+enum { CUDA_NO_DEVICE = 101, CUDA_INVALID_CONTEXT = 201 };
 
 #define ALLOCATIONS 64
 
