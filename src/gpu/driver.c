@@ -368,3 +368,63 @@ int vg_driver_find(const struct vg_driver_where *w, struct vg_driver *ret) {
     *ret = d;
     return 0;
 }
+
+/* ------------------------------------------------------------------ where programs find it */
+
+const char *vg_driver_library(const struct vg_driver *d, const char *name) {
+    for (size_t i = 0; i < d->n; i++)
+        if (!strncmp(base_name(d->path[i]), name, strlen(name)))
+            return d->path[i];
+    return NULL;
+}
+
+static bool is_listed(const struct vg_cdi_list *l, const char *path) {
+    for (size_t i = 0; i < l->n; i++)
+        if (!strcmp(l->item[i], path))
+            return true;
+    return false;
+}
+
+/* Both libraries, by all their names, in one folder (which begins with the root). */
+static int add_places(const struct search *s, const char *folder, struct vg_cdi_list *ret) {
+    static const char *const names[] = {VG_DRIVER_CUDA, VG_DRIVER_NVML};
+    size_t skip = strlen(s->w->root);
+    int r = 0;
+    for (size_t k = 0; r >= 0 && k < VG_COUNT(names); k++) {
+        char pattern[PATH_MAX];
+        glob_t g = {0};
+        snprintf(pattern, sizeof(pattern), "%.4000s/%s*", folder, names[k]);
+        r = glob(pattern, 0, NULL, &g) == GLOB_NOSPACE ? -ENOMEM : 0;
+        for (size_t i = 0; r >= 0 && i < g.gl_pathc; i++)
+            if (!is_stale(g.gl_pathv[i], s->d->version) && !is_foreign(g.gl_pathv[i]) &&
+                !is_listed(ret, g.gl_pathv[i] + skip))
+                r = vg_cdi_list_add(ret, g.gl_pathv[i] + skip);
+        globfree(&g);
+    }
+    return r;
+}
+
+int vg_driver_places(const struct vg_driver_where *w, const struct vg_driver *d,
+                     struct vg_cdi_list *ret) {
+    static const struct {
+        const char *const *folder;
+        size_t n;
+    } usual[] = {{vendor_folders, VG_COUNT(vendor_folders)},
+                 {system_folders, VG_COUNT(system_folders)}};
+    struct search s = {.w = w, .d = (struct vg_driver *)d};
+    struct utsname u;
+    char folder[PATH_MAX], name[256];
+    int r = 0;
+    snprintf(s.machine, sizeof(s.machine), "%s", uname(&u) < 0 ? "x86_64" : u.machine);
+    for (size_t i = 0; r >= 0 && i < d->n; i++) {
+        snprintf(folder, sizeof(folder), "%.*s", (int)folder_len(d->path[i]), d->path[i]);
+        r = add_places(&s, folder, ret);
+    }
+    for (size_t k = 0; k < VG_COUNT(usual); k++)
+        for (size_t i = 0; r >= 0 && i < usual[k].n; i++) {
+            snprintf(name, sizeof(name), usual[k].folder[i], s.machine);
+            snprintf(folder, sizeof(folder), "%s%s", w->root, name);
+            r = add_places(&s, folder, ret);
+        }
+    return r;
+}

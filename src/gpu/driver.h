@@ -37,6 +37,16 @@ int vg_driver_find(const struct vg_driver_where *w, struct vg_driver *ret);
 void vg_driver_done(struct vg_driver *d);
 const char *vg_driver_source_name(enum vg_driver_source s);
 
+/* Every path on this node by which a program could come to the driver's libcuda or to its
+   management library: added to `ret`, without `root`. `d` is what vg_driver_find() found. -ENOMEM,
+   -E2BIG. */
+int vg_driver_places(const struct vg_driver_where *w, const struct vg_driver *d,
+                     struct vg_cdi_list *ret);
+/* The driver's own libcuda (VG_DRIVER_CUDA) or management library: a path in `d`; NULL: none. */
+#define VG_DRIVER_CUDA "libcuda.so"
+#define VG_DRIVER_NVML "libnvidia-ml.so"
+const char *vg_driver_library(const struct vg_driver *d, const char *name);
+
 /* Whether a file of this name belongs to another driver than `version`: libcuda.so.535.54 does not
    go with 580.1. Names without a driver's version belong to any. */
 bool vg_driver_is_other(const char *name, const char *version);

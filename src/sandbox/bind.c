@@ -188,7 +188,7 @@ named:
 /* ---- in the sandbox's mount namespace ---------------------------------------------------------
  */
 
-static int step_in(struct vg_sandbox *sb, int *ret_cwd) {
+int vg_sb_step_in(struct vg_sandbox *sb, int *ret_cwd) {
     int cwd = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (setns(sb->pidfd, CLONE_NEWNS) < 0) {
         int r = -errno;
@@ -199,7 +199,7 @@ static int step_in(struct vg_sandbox *sb, int *ret_cwd) {
     return 0;
 }
 
-static void step_out(struct vg_sandbox *sb, int cwd) {
+void vg_sb_step_out(struct vg_sandbox *sb, int cwd) {
     if (setns(sb->own_mnt_fd, CLONE_NEWNS) < 0)
         abort(); /* a keeper must never work on in a sandbox's files */
     if (cwd >= 0) {
@@ -236,7 +236,7 @@ int vg_sb_add_binds(struct vg_sandbox *sb, const struct vg_exec *x, bool *ret_go
         if (r > 0)
             n++;
     }
-    if (r >= 0 && n && (r = step_in(sb, &cwd)) < 0)
+    if (r >= 0 && n && (r = vg_sb_step_in(sb, &cwd)) < 0)
         vg_err_sys(err, r, "cannot enter the sandbox's mounts");
     if (r >= 0 && n) {
         mode_t mask = umask(022);
@@ -249,7 +249,7 @@ int vg_sb_add_binds(struct vg_sandbox *sb, const struct vg_exec *x, bool *ret_go
                     (struct vg_sb_cover){vg_take_ptr(pend[i].path), pend[i].read_only};
         }
         umask(mask);
-        step_out(sb, cwd);
+        vg_sb_step_out(sb, cwd);
     }
     pending_done(pend, n);
     return r < 0 ? r : 0;
@@ -358,10 +358,10 @@ int vg_sb_add_devices(struct vg_sandbox *sb, const struct vg_exec *x, struct vg_
     if (taken)
         r = vg_cg_devices(&sb->node->cg, sb->name, sb->pid, sb->devs, sb->n_devs);
     if (r >= 0)
-        r = step_in(sb, &cwd);
+        r = vg_sb_step_in(sb, &cwd);
     if (r >= 0) {
         r = place_devices(sb, nodes, n);
-        step_out(sb, cwd);
+        vg_sb_step_out(sb, cwd);
     }
     while (n)
         vg_close(&nodes[--n].bound);

@@ -296,7 +296,9 @@ struct vg_sandbox {
     int scratch_fd; /* owned: /dev/shm of the sandbox: a folder of the scratch file system */
     int own_mnt_fd, own_net_fd; /* owned: the caller's namespaces, to come back to */
     bool dead, private_dev, mirrored;
-    int root_fd;               /* owned: root of the scratch file system */
+    bool laid;                  /* something, for one command (lay.c) */
+    struct vg_sb_folders shown; /* as /run/virga-node/0, 1, ...: their paths */
+    int root_fd;                /* owned: root of the scratch file system */
     int merged_fd;             /* owned: the root as commands see it; mirrored ones only, else -1 */
     bool traced;               /* `trace` is what the scratch held before the first command */
     struct vg_sb_trace *trace; /* owned */
@@ -321,4 +323,9 @@ void vg_sb_trace_exec(struct vg_sandbox *sb);
 int vg_sb_add_binds(struct vg_sandbox *sb, const struct vg_exec *x, bool *ret_gone, char **ret_cwd,
                     struct vg_err *err);
 int vg_sb_add_devices(struct vg_sandbox *sb, const struct vg_exec *x, struct vg_err *err);
+/* Into the sandbox's mount namespace, and back; between them nothing else may be done. */
+int vg_sb_step_in(struct vg_sandbox *sb, int *ret_cwd);
+void vg_sb_step_out(struct vg_sandbox *sb, int cwd);
+/* lay.c */
+int vg_sb_lay(struct vg_sandbox *sb, const struct vg_lay *l, struct vg_err *err);
 int vg_sb_set_disk(struct vg_sandbox *sb, uint64_t bytes, struct vg_err *err);

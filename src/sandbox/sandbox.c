@@ -241,6 +241,7 @@ int vg_sandbox_begin(struct vg_sandbox_node *node, const struct vg_sandbox_profi
         sb->in_cgroup = true;
         r = start_init(sb, p, seed, home_fd, &folders, err);
     }
+    sb->shown = folders; /* the names only */
     vg_sb_close_folders(&folders);
     if (r < 0) {
         vg_sandbox_destroy(sb);
@@ -429,6 +430,8 @@ int vg_sandbox_exec(struct vg_sandbox *sb, uint64_t tag, const struct vg_exec *x
     if ((r = vg_sb_add_binds(sb, x, &gone, &other_cwd, err)) < 0)
         return r;
     if ((r = vg_sb_add_devices(sb, x, err)) < 0)
+        return r;
+    if (x->lay && (r = vg_sb_lay(sb, x->lay, err)) < 0)
         return r;
     vg_sb_trace_exec(sb);
     r = send_request(sb, tag, x, gone, other_cwd);

@@ -121,6 +121,25 @@ struct vg_device {
     const char *root;
 };
 
+/* Files of the node that lie over others for one command, and a folder of their own. The sandbox
+   serves no other command before or after it. */
+#define VG_LAY_MAX 64u
+struct vg_lay_file {
+    const char *from; /* of the node; shown read-only */
+    const char *at;   /* a path of the node's, wherever the sandbox shows it: links are followed. In
+                         a mirrored root only what the node's libraries are shown as. Or below the
+                         folder */
+};
+struct vg_lay {
+    const char *folder; /* empty in every sandbox; commands can read what is put there */
+    const struct vg_lay_file *files;
+    size_t n_files;
+    /* Puts it there, before the command begins; the descriptor is the only way to write. */
+    int (*fill)(void *ud, int folder, struct vg_err *err);
+    void *ud;
+};
+#define VG_SANDBOX_SHARE "/run/virga/vgpu" /* such a folder */
+
 struct vg_exec {
     char *const *argv;
     char *const *env;
@@ -145,6 +164,7 @@ struct vg_exec {
     size_t n_binds;
     const struct vg_device *devices; /* allowed and made visible before exec */
     size_t n_devices;
+    const struct vg_lay *lay; /* NULL: nothing */
     bool watched; /* under the node's `watch`: VG_SB_WATCHED comes before VG_SB_STARTED */
 };
 

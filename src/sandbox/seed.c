@@ -207,13 +207,15 @@ static int bind_ro(const char *from, const char *to) {
     return mount(NULL, to, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV, NULL);
 }
 
-/* /run/virga: the program under its three names, and the socket for vrun inside a task. A socket in
+/* /run/virga: a place for what belongs to a share (VG_SANDBOX_SHARE), the program under its three
+   names, and the socket for vrun inside a task. A socket in
    a folder of its own is bound by the folder, so that one made anew by a restarted agent is seen.
  */
 static int make_run(const struct vg_sandbox_node *n, int sock_from, struct seed_error *e) {
     if (mount("virga", "v", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=64k") < 0 ||
-        mkdir("v/bin", 0755) < 0 || mknod("v/bin/virga", S_IFREG | 0755, 0) < 0 ||
-        symlink("virga", "v/bin/vrun") < 0 || symlink("virga", "v/bin/vbatch") < 0)
+        mkdir("v/vgpu", 0755) < 0 || mkdir("v/bin", 0755) < 0 ||
+        mknod("v/bin/virga", S_IFREG | 0755, 0) < 0 || symlink("virga", "v/bin/vrun") < 0 ||
+        symlink("virga", "v/bin/vbatch") < 0)
         return FAIL("cannot make /run/virga");
     if (n->self_exe && bind_ro(n->self_exe, "v/bin/virga") < 0)
         return FAIL("cannot bind %s", n->self_exe);

@@ -12,6 +12,7 @@
    --root DIR                  a mirrored root, made of this folder as it is (below other --root)
    --view DIR=AT               with it: DIR as a folder that is written back
    --library PATH              with it: a driver library of the node
+   --lay FILE=AT               a file of the node that lies over another inside (VG_SANDBOX_SHARE)
    --host-uid N --host-gid N   with it: who owns the person's files in what is bound */
 #include "base/cleanup.h"
 #include "base/fault.h"
@@ -50,6 +51,8 @@ struct opts {
     struct vg_sandbox_view views[BINDS];
     int layers[BINDS];
     size_t n_roots, n_views;
+    struct vg_lay lay;
+    struct vg_lay_file laid[BINDS];
     uint64_t share_bytes; /* of a GPU; 0: it is not shared */
     struct vg_warden_watch *watch;
 };
@@ -152,6 +155,14 @@ static int follow(struct vg_sandbox *sb, struct opts *o, int master, double *ret
             return WIFEXITED(e.code) ? WEXITSTATUS(e.code) : 128 + WTERMSIG(e.code);
         }
     }
+}
+
+static int fill(void *ud, int folder, struct vg_err *err) {
+    (void)ud;
+    vg_auto_fd int fd = openat(folder, "page", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444);
+    if (fd < 0 || write(fd, "shown\n", 6) != 6)
+        return vg_err_sys(err, -errno, "cannot write the page");
+    return 0;
 }
 
 static int run_once(struct vg_sandbox *sb, struct opts *o, uint64_t tag, double *ret_started,
@@ -296,37 +307,22 @@ static int faults(struct vg_sandbox_node *node, struct opts *o, struct vg_err *e
     return n < 2 || n == 1000;
 }
 
-static const struct option long_opts[] = {{"uid", 1, 0, 'u'},
-                                          {"gid", 1, 0, 'g'},
-                                          {"group", 1, 0, 'G'},
-                                          {"slot", 1, 0, 's'},
-                                          {"home", 1, 0, 'h'},
-                                          {"cwd", 1, 0, 'C'},
-                                          {"bind", 1, 0, 'b'},
-                                          {"bind-ro", 1, 0, 'B'},
-                                          {"device", 1, 0, 'd'},
-                                          {"remote", 0, 0, 'r'},
-                                          {"cpu", 1, 0, 'c'},
-                                          {"mem", 1, 0, 'm'},
-                                          {"pids", 1, 0, 'p'},
-                                          {"disk", 1, 0, 'D'},
-                                          {"net", 1, 0, 'n'},
-                                          {"resolv", 1, 0, 'R'},
-                                          {"tty", 0, 0, 't'},
-                                          {"usage", 0, 0, 'U'},
-                                          {"repeat", 1, 0, 'x'},
-                                          {"virga-home", 1, 0, 'H'},
-                                          {"warm", 1, 0, 'w'},
-                                          {"env", 1, 0, 'e'},
-                                          {"sock", 1, 0, 'S'},
-                                          {"faults", 0, 0, 'F'},
-                                          {"root", 1, 0, '1'},
-                                          {"view", 1, 0, '2'},
-                                          {"library", 1, 0, '3'},
-                                          {"host-uid", 1, 0, '4'},
-                                          {"host-gid", 1, 0, '5'},
-                                          {"share", 1, 0, '6'},
-                                          {0}};
+static const struct option long_opts[] = {{"uid", 1, 0, 'u'},      {"gid", 1, 0, 'g'},
+                                          {"group", 1, 0, 'G'},    {"slot", 1, 0, 's'},
+                                          {"home", 1, 0, 'h'},     {"cwd", 1, 0, 'C'},
+                                          {"bind", 1, 0, 'b'},     {"bind-ro", 1, 0, 'B'},
+                                          {"device", 1, 0, 'd'},   {"remote", 0, 0, 'r'},
+                                          {"cpu", 1, 0, 'c'},      {"mem", 1, 0, 'm'},
+                                          {"pids", 1, 0, 'p'},     {"disk", 1, 0, 'D'},
+                                          {"net", 1, 0, 'n'},      {"resolv", 1, 0, 'R'},
+                                          {"tty", 0, 0, 't'},      {"usage", 0, 0, 'U'},
+                                          {"repeat", 1, 0, 'x'},   {"virga-home", 1, 0, 'H'},
+                                          {"warm", 1, 0, 'w'},     {"env", 1, 0, 'e'},
+                                          {"sock", 1, 0, 'S'},     {"faults", 0, 0, 'F'},
+                                          {"root", 1, 0, '1'},     {"view", 1, 0, '2'},
+                                          {"library", 1, 0, '3'},  {"host-uid", 1, 0, '4'},
+                                          {"host-gid", 1, 0, '5'}, {"share", 1, 0, '6'},
+                                          {"lay", 1, 0, '7'},      {0}};
 
 static int parse(int argc, char **argv, struct opts *o) {
     uint64_t v = 0;
@@ -414,6 +410,16 @@ static int parse(int argc, char **argv, struct opts *o) {
                 return -1;
             o->view_dirs[o->n_views % BINDS] = strsep(&optarg, "=");
             o->views[o->n_views++ % BINDS].path = optarg;
+            break;
+        case '7':
+            if (!strchr(optarg, '=') || o->lay.n_files == BINDS)
+                return -1;
+            o->laid[o->lay.n_files].from = strsep(&optarg, "=");
+            o->laid[o->lay.n_files++].at = optarg;
+            o->lay.folder = VG_SANDBOX_SHARE;
+            o->lay.files = o->laid;
+            o->lay.fill = fill;
+            o->x.lay = &o->lay;
             break;
         case '4':
             o->root.host_uid = (uid_t)v;
