@@ -27,6 +27,9 @@ void vg_agent_find_driver(struct vg_agent *a, char *const *patterns, size_t n) {
         vg_warn("driver: %s", d.remark);
     vg_driver_done(&a->driver);
     a->driver = d;
+    vg_cdi_list_done(&a->places);
+    if (vg_driver_places(&w, &a->driver, &a->places) < 0)
+        vg_warn("the places of the driver's libraries cannot be listed: out of memory");
     vg_gpus_take_cdi(&a->gpus, &a->driver.cdi);
 }
 

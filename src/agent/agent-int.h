@@ -164,6 +164,8 @@ struct vg_agent_share { /* agent-share.c */
     uint32_t card;
     uint64_t turn_usec;  /* no turn on this card is longer; 0: no wish */
     uint32_t slice_usec; /* as its keeper was told; 0: not yet */
+    char *words;         /* owned: enum vg_kshare_word, for its keeper */
+    size_t words_len;
 };
 
 struct vg_agent_task {
@@ -273,7 +275,8 @@ void vg_agent_find_driver(struct vg_agent *a, char *const *patterns, size_t n);
 int vg_agent_gpu_env(const struct vg_agent *a, const Vg__Pb__Start *start, struct vg_cdi_list *ret);
 
 /* agent-share.c: tasks that have a part of a card. */
-void vg_share_begin(struct vg_agent_task *t, const Vg__Pb__Start *start);
+int vg_share_begin(struct vg_agent *a, struct vg_agent_task *t, const Vg__Pb__Start *start);
+void vg_share_adopt(struct vg_agent_task *t, const Vg__Pb__Start *start);
 /* A share of this task's card came, went or changed. Nothing for a task without one. */
 void vg_share_divide(struct vg_agent *a, const struct vg_agent_task *t);
 void vg_share_on_change(struct vg_agent *a, const Vg__Pb__TaskShare *m);
@@ -395,6 +398,7 @@ struct vg_agent {
     char *node_dir, *keepers_dir, *lease_path; /* owned */
     char *fs_dir, *self_exe;                   /* owned */
     struct vg_driver driver;
+    struct vg_cdi_list places; /* of its libcuda and its management library (vg_driver_places) */
     uint64_t fs_cache_bytes;
     bool fs_tending; /* caches are being trimmed */
     uint64_t fs_tended_usec;

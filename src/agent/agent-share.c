@@ -4,9 +4,13 @@
 #include "agent/agent-int.h"
 #include "agent/agent-slices.h"
 
+#include "base/cleanup.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "base/util.h"
 
+#include <limits.h>
+#include <stdio.h>
 #include <string.h>
 
 static struct vg_agent_share share_of(const Vg__Pb__Start *start) {
@@ -14,9 +18,53 @@ static struct vg_agent_share share_of(const Vg__Pb__Start *start) {
         .milli = start->grant->gpu_milli, .card = start->gpu[0], .turn_usec = start->gpu_turn_usec};
 }
 
-void vg_share_begin(struct vg_agent_task *t, const Vg__Pb__Start *start) {
+void vg_share_adopt(struct vg_agent_task *t, const Vg__Pb__Start *start) {
     if (vg_start_is_share(start))
         t->share = share_of(start);
+}
+
+/* Beside the program: PREFIX/bin/virga and PREFIX/lib/virga/vgpu. */
+static int find_ours(const struct vg_agent *a, char *out, size_t n) {
+    const char *exe = a->self_exe ? a->self_exe : "";
+    const char *slash = strrchr(exe, '/');
+    return snprintf(out, n, "%.*s/../lib/virga/vgpu", slash ? (int)(slash - exe) : 0, exe);
+}
+
+/* As the kernel tells it, or the watcher saw it. */
+static const char *uuid_of(const struct vg_agent *a, uint32_t card) {
+    if (card >= a->gpus.n)
+        return "";
+    return *a->gpus.gpu[card].uuid ? a->gpus.gpu[card].uuid : a->card[card].facts.uuid;
+}
+
+static int add_word(struct vg_buf *b, const char *word) {
+    return vg_buf_append(b, word ? word : "", word ? strlen(word) + 1 : 1);
+}
+
+/* The keeper judges whether it is enough: what is missing is missing for this task only. */
+int vg_share_begin(struct vg_agent *a, struct vg_agent_task *t, const Vg__Pb__Start *start) {
+    char ours[PATH_MAX];
+    struct vg_buf b = {0};
+    vg_share_adopt(t, start);
+    if (!t->share.milli)
+        return 0;
+    find_ours(a, ours, sizeof(ours));
+    const char *const words[] = {[VG_KSHARE_UUID] = uuid_of(a, t->share.card),
+                                 [VG_KSHARE_VERSION] = a->driver.version,
+                                 [VG_KSHARE_OURS] = ours,
+                                 [VG_KSHARE_CUDA] = vg_driver_library(&a->driver, VG_DRIVER_CUDA),
+                                 [VG_KSHARE_NVML] = vg_driver_library(&a->driver, VG_DRIVER_NVML)};
+    int r = 0;
+    for (size_t i = 0; r >= 0 && i < VG_COUNT(words); i++)
+        r = add_word(&b, words[i]);
+    for (size_t i = 0; r >= 0 && i < a->places.n; i++)
+        r = add_word(&b, a->places.item[i]);
+    if (r >= 0) {
+        t->share.words_len = vg_buf_len(&b);
+        t->share.words = vg_memdup(vg_buf_data(&b), vg_buf_len(&b));
+    }
+    vg_buf_done(&b);
+    return r >= 0 && !t->share.words ? -ENOMEM : r;
 }
 
 static bool is_on(const struct vg_agent_task *t, uint32_t card) {
@@ -83,11 +131,8 @@ static int change(struct vg_agent_task *t, const Vg__Pb__TaskShare *m) {
     }
     if (r >= 0)
         r = vg_tasks_keep_start(t, start);
-    if (r >= 0) {
-        uint32_t slice = t->share.slice_usec; /* as the keeper was told */
-        t->share = share_of(start);
-        t->share.slice_usec = slice;
-    }
+    if (r >= 0)
+        t->share.milli = start->grant->gpu_milli;
     if (start)
         vg__pb__start__free_unpacked(start, NULL);
     return r;

@@ -68,6 +68,7 @@ static void task_free(struct vg_agent *a, struct vg_agent_task *t) {
     if (t->exited)
         vg__pb__task_exited__free_unpacked(t->exited, NULL);
     free((char *)t->key.home);
+    free(t->share.words);
     free(t->session);
     free(t);
 }
@@ -368,6 +369,8 @@ static int fill_task(struct vg_agent *a, const Vg__Pb__Start *start, struct vg_a
     if (start->session_key && *start->session_key && !(t->session = vg_strdup(start->session_key)))
         return vg_err_sys(err, -ENOMEM, "cannot start the task");
     int r = store_start(a, start, t);
+    if (r >= 0)
+        r = vg_share_begin(a, t, start);
     if (r < 0)
         return vg_err_sys(err, r, "cannot pass the task on to its keeper");
     return 0;
@@ -397,7 +400,6 @@ void vg_tasks_on_start(struct vg_agent *a, const Vg__Pb__Start *start, int *fds,
         vg_tickets_add(&a->tickets, start->ticket.data, start->ticket.len, t->id, vg_now_usec());
     t->gated = start->gated;
     vg_meter_begin(a, t, start);
-    vg_share_begin(t, start);
     if (start->meeting) {
         r = vg_meeting_open(a, t, (uint16_t)start->meeting_port, &t->meeting);
         if (r < 0) {
@@ -589,7 +591,7 @@ static struct vg_agent_task *adopt_task(struct vg_agent_keeper *k, const Vg__Pb_
         vg_warn("a gang's meeting cannot be opened again");
     if (start) {
         vg_meter_begin(k->agent, t, start);
-        vg_share_begin(t, start);
+        vg_share_adopt(t, start);
         vg_share_divide(k->agent, t);
     }
     if (start)

@@ -125,6 +125,9 @@ struct ktask {
     struct vg_warden_watch *watch; /* owned; NULL: it has no share of a GPU */
     uint32_t slice_usec;
     uint64_t gpu_peak_bytes;
+    char *share_words; /* owned: enum vg_kshare_word */
+    size_t share_len;
+    struct vg_share_page *page; /* owned; written by the warden's thread */
 };
 
 struct keeper {
@@ -162,7 +165,9 @@ int keeper_tell(struct keeper *k, enum vg_kpkt_kind kind, uint64_t id, uint64_t 
 void keeper_flush_agent(struct keeper *k); /* dirty states, then logs */
 
 /* keeper-task.c */
-void ktask_start(struct keeper *k, int start_fd, int chan_fd, int cwd_fd, int stdin_fd);
+/* `words`: of a share of a GPU (enum vg_kshare_word), else NULL. */
+void ktask_start(struct keeper *k, int start_fd, int chan_fd, int cwd_fd, int stdin_fd,
+                 const void *words, size_t words_len);
 /* Its sandbox is there: begins the command. Takes the descriptors. */
 void ktask_launch(struct keeper *k, struct ktask *t, int stdin_fd, int cwd_fd);
 void ktask_event(struct keeper *k, const struct vg_sandbox_event *ev);
@@ -195,6 +200,12 @@ void kchan_note(struct keeper *k, struct ktask *t, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
 /* keeper-gpu.c */
+struct kgpu_lay;
+/* Whether it has a share that must be held: of a simulated card without a driver nothing is. */
+bool kgpu_is_held(const struct keeper *k, const struct ktask *t);
+/* What a task with a share finds in its sandbox, to be freed when it was laid. */
+int kgpu_lay(const struct keeper *k, struct ktask *t, struct kgpu_lay **ret, struct vg_err *err);
+const struct vg_lay *kgpu_laid(const struct kgpu_lay *l);           /* NULL: nothing */
 void kgpu_watched(struct keeper *k, struct ktask *t, int listener); /* takes it */
 void kgpu_slice(struct ktask *t, uint32_t usec);
 void kgpu_changed(struct ktask *t); /* weight or memory of its share, in `start` */

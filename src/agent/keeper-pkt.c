@@ -54,3 +54,16 @@ bool vg_start_is_share(const Vg__Pb__Start *start) {
     return start->class_name && !strcmp(start->class_name, "shared") && start->n_gpu == 1 &&
            start->grant && start->grant->gpu_milli;
 }
+
+const char *vg_kshare_word(const char *words, size_t len, size_t n) {
+    const char *end = words + len;
+    while (words && words < end) {
+        const char *stop = memchr(words, 0, (size_t)(end - words));
+        if (!stop)
+            return NULL;
+        if (n-- == 0)
+            return words;
+        words = stop + 1;
+    }
+    return NULL;
+}

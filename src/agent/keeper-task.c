@@ -450,6 +450,9 @@ static int do_exec(struct keeper *k, struct ktask *t, struct stdio *s, int cwd_f
     struct vg_limits lim = {0};
     if (g)
         lim = (struct vg_limits){g->cpu_milli, g->mem_bytes, g->pids, g->disk_bytes};
+    struct kgpu_lay *lay = NULL;
+    bool share = kgpu_is_held(k, t);
+    int r = share ? kgpu_lay(k, t, &lay, err) : 0;
     struct vg_exec x = {
         .argv = argv,
         .env = env,
@@ -470,10 +473,13 @@ static int do_exec(struct keeper *k, struct ktask *t, struct stdio *s, int cwd_f
         .n_binds = n_binds,
         .devices = devices,
         .n_devices = n_dev,
-        .watched = vg_start_is_share(st),
+        .lay = kgpu_laid(lay),
+        .watched = share,
     };
-    int r = argv && env && argv[0] ? vg_sandbox_exec(k->sb, t->id, &x, err)
+    if (r >= 0)
+        r = argv && env && argv[0] ? vg_sandbox_exec(k->sb, t->id, &x, err)
                                    : vg_err_set(err, VG_INVALID, "there is no command to run");
+    free(lay);
     strv_free(argv);
     strv_free(env);
     for (size_t i = 0; i < VG_COUNT(paths); i++)
@@ -533,7 +539,8 @@ static struct ktask *task_new(struct keeper *k, Vg__Pb__Start *start, int start_
     return t;
 }
 
-void ktask_start(struct keeper *k, int start_fd, int chan_fd, int cwd_fd, int stdin_fd) {
+void ktask_start(struct keeper *k, int start_fd, int chan_fd, int cwd_fd, int stdin_fd,
+                 const void *words, size_t words_len) {
     Vg__Pb__Start *start = read_start(start_fd);
     struct ktask *t = start && !ktask_find(k, start->task_id) ? task_new(k, start, start_fd) : NULL;
     if (!t) {
@@ -545,6 +552,8 @@ void ktask_start(struct keeper *k, int start_fd, int chan_fd, int cwd_fd, int st
         vg_close(&stdin_fd);
         return;
     }
+    if (words_len && (t->share_words = vg_memdup(words, words_len)))
+        t->share_len = words_len; /* without them it does not start */
     if (start->session_key && !k->session_key[0]) {
         snprintf(k->session_key, sizeof(k->session_key), "%s", start->session_key);
         k->keep_usec = start->spec->session_keep_usec;
@@ -787,5 +796,6 @@ void ktask_free(struct keeper *k, struct ktask *t) {
     vg_list_remove(&t->link);
     vg_close(&t->start_fd);
     vg__pb__start__free_unpacked(t->start, NULL);
+    free(t->share_words);
     free(t);
 }

@@ -23,8 +23,8 @@
 
 enum vg_kpkt_kind {
     /* agent to keeper */
-    VG_K_START =
-        1, /* fds: memfd with a packed Start, then as fd_mask in `a` says. Answered by STATE */
+    VG_K_START = 1,    /* fds: memfd with a packed Start, then as fd_mask in `a` says. Payload, of a
+                          share of a    GPU: enum vg_kshare_word. Answered by STATE */
     VG_K_ATTACH = 2,   /* id task; a: 1 observe, 2 local (socket end means death); fds: channel */
     VG_K_KILL = 3,     /* id task; a signal, b grace usec; payload: text */
     VG_K_LOG_ACK = 4,  /* id task; b offset; a 1: what was sent beyond it is lost (new connection to
@@ -93,6 +93,19 @@ struct vg_keeper_birth {
 int vg_keeper_spawn(const struct vg_keeper_birth *birth,
                     void (*close_in_child)(int keep_fd, void *user), void *user, pid_t *ret_pid,
                     int *ret_fd, struct vg_err *err);
+
+/* What a keeper must know of the node to show a task its share: words that each end in a NUL, ""
+   for what the agent does not know. */
+enum vg_kshare_word {
+    VG_KSHARE_UUID,    /* of the card: GPU-… */
+    VG_KSHARE_VERSION, /* of the driver */
+    VG_KSHARE_OURS,    /* folder of the libraries that stand in front of the driver's */
+    VG_KSHARE_CUDA,    /* the driver's own, on the node */
+    VG_KSHARE_NVML,
+    VG_KSHARE_PLACES, /* from here on: where programs would find them */
+};
+/* The n-th of them, or NULL: there are not so many. */
+const char *vg_kshare_word(const char *words, size_t len, size_t n);
 
 /* Whether a task has a part of one card (class `shared`), which its keeper watches over. */
 bool vg_start_is_share(const Vg__Pb__Start *start);

@@ -776,6 +776,42 @@ def test_every_failing_step_of_a_mirrored_root_leaves_nothing(machine):
     assert traces() == before
 
 
+def test_files_that_are_laid_over_others_are_read_only_and_only_there(tmp_path):
+    with tempfile.TemporaryDirectory(dir="/opt") as name:
+        real = Path(name) / "lib.so.2"
+        Path(name).chmod(0o755)
+        real.write_text("real\n")
+        (Path(name) / "lib.so").symlink_to("lib.so.2")
+        ours = tmp_path / "ours"
+        ours.write_text("ours\n")
+        lay = ["--lay", f"{ours}={name}/lib.so", "--lay", f"{ours}={real}", "--lay", f"{ours}={name}/more/lib.so",
+               "--lay", f"{real}=/run/virga/vgpu/real/lib.so"]
+        script = f"cd {name}; cat lib.so lib.so.2 more/lib.so /run/virga/vgpu/real/lib.so /run/virga/vgpu/page; " \
+                 "for f in lib.so /run/virga/vgpu/page /run/virga/vgpu/new /run/virga/vgpu/real/lib.so; do echo x >> $f; done; " \
+                 "umount /run/virga/vgpu; mount -o remount,rw /run/virga/vgpu; echo x > /run/virga/vgpu/new; unlink lib.so.2"
+        r = sandbox("/bin/sh", "-c", script, options=["--net", "none", *lay])
+        assert r.stdout == b"ours\nours\nours\nreal\nshown\n", r.stderr
+        assert r.stderr.count(b"cannot create") == 5, r.stderr
+        assert (real.read_text(), ours.read_text()) == ("real\n", "ours\n")
+        assert not (Path(name) / "more").exists()
+        r = sandbox("/bin/cat", real, options=["--net", "none"])
+        assert r.stdout == b"real\n", "control"
+
+
+def test_a_file_that_cannot_be_laid_keeps_the_command_from_starting(tmp_path):
+    for lay in (f"{tmp_path}/none=/usr/lib/x", f"{tmp_path}=/usr/lib/x", "/bin/sh=/usr/lib"):
+        r = sandbox("/bin/echo", "began", options=["--net", "none", "--lay", lay])
+        assert r.returncode == 125 and r.stdout == b"" and lay.split("=")[0].encode() in r.stderr, r
+
+
+def test_a_sandbox_with_files_laid_into_it_serves_one_command(tmp_path):
+    ours = tmp_path / "ours"
+    ours.write_text("ours\n")
+    options = ["--net", "none", "--repeat", "1", "--warm", "2", "--lay", f"{ours}=/usr/lib/x"]
+    r = sandbox("/bin/echo", "ran", options=options)
+    assert r.stdout == b"ran\n" and b"has such files already" in r.stderr, r
+
+
 # ---- a share of a GPU ------------------------------------------------------------------------------------------------
 
 # Calls of the kind that the driver's library makes, on a descriptor that is no card: without a warden the kernel says

@@ -278,3 +278,35 @@ Test(driver, yaml_and_other_kinds) {
     cr_assert_lt(vg_cdi_parse(&c, "", 0, &err), 0);
     vg_cdi_done(&c);
 }
+
+static bool is_place(const struct vg_cdi_list *l, const char *path) {
+    for (size_t i = 0; i < l->n; i++)
+        if (!strcmp(l->item[i], path))
+            return true;
+    return false;
+}
+
+Test(driver, every_place_of_the_driver_is_known_and_no_other) {
+    struct vg_cdi_list l = {0};
+    struct vg_driver_where w = {.root = root};
+    card("580.159.04");
+    vendor_driver("/usr/local/nvidia/lib64", "580.159.04");
+    vendor_driver("/usr/lib/nvidia", "580.159.04"); /* once more, where others look */
+    put("/usr/lib/nvidia", "libcuda.so.470.1", "");
+    put("/usr/lib/nvidia", "libnvidia-ptxjitcompiler.so.580.159.04", "");
+    struct vg_driver d = find(NULL, 0);
+    cr_assert_eq(vg_driver_places(&w, &d, &l), 0);
+    cr_assert(is_place(&l, "/usr/local/nvidia/lib64/libcuda.so.1"));
+    cr_assert(is_place(&l, "/usr/local/nvidia/lib64/libcuda.so.580.159.04"));
+    cr_assert(is_place(&l, "/usr/lib/nvidia/libcuda.so.1"));
+    cr_assert(is_place(&l, "/usr/lib/nvidia/libnvidia-ml.so.580.159.04"));
+    cr_assert_not(is_place(&l, "/usr/lib/nvidia/libcuda.so.470.1"));
+    cr_assert_not(is_place(&l, "/usr/lib/nvidia/libnvidia-ptxjitcompiler.so.580.159.04"));
+    for (size_t i = 0; i < l.n; i++)
+        for (size_t k = 0; k < i; k++)
+            cr_assert_str_neq(l.item[i], l.item[k]);
+    cr_assert_not_null(strstr(vg_driver_library(&d, VG_DRIVER_CUDA), "/libcuda.so"));
+    cr_assert_null(vg_driver_library(&d, "libnothing.so"));
+    vg_cdi_list_done(&l);
+    vg_driver_done(&d);
+}
