@@ -36,6 +36,7 @@ void vg_cdi_list_done(struct vg_cdi_list *l) {
     for (size_t i = 0; i < l->n; i++)
         free(l->item[i]);
     free(l->item);
+    *l = (struct vg_cdi_list){0};
 }
 
 static void edits_done(struct vg_cdi_edits *e) {
