@@ -13,7 +13,7 @@ GIB = 1 << 30
 MIB = 1 << 20
 PROGRAMS = BIN.parent / "tests" / "gpu"
 OWN = PROGRAMS / "cuda"  # the driver's libraries themselves, as a task would bring them along
-FOLDER = OWN  # which a program finds them in
+FOLDER = "/usr/local/nvidia/lib64"  # where a node has them, and a task with a share finds ours
 VERSION = "580.159.04"
 
 
@@ -29,9 +29,9 @@ class Driver:
         self.folder.chmod(0o755)
         (root / "dev").symlink_to(self.folder)
         if libraries:
-            (root / "usr/local/nvidia/lib64").mkdir(parents=True)
+            (root / FOLDER[1:]).mkdir(parents=True)
             for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
-                shutil.copy(OWN / name, root / "usr/local/nvidia/lib64" / name)
+                shutil.copy(OWN / name, root / FOLDER[1:] / name)
         if version:
             (root / "proc/driver/nvidia").mkdir(parents=True)
             (root / "proc/driver/nvidia/version").write_text(f"NVRM version: Simulated Kernel Module  {version}  Test Build\n")

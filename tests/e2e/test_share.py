@@ -128,7 +128,7 @@ def test_every_way_to_memory_ends_at_the_share(cloud, driver):
         if t["way"] == "import":
             assert t["error"] and t["steps"] == 0, t  # nothing of another process's is taken at all
         else:
-            assert t["error"] == (UNKNOWN if t["way"] == "managed" else OUT_OF_MEMORY), t
+            assert t["error"] == OUT_OF_MEMORY, t
     seen = driver.stat()
     assert seen["most"] <= CAP and seen["most"] >= CAP - 256 * MIB, "to the brim, and no byte beyond it"
     assert seen["direct"] == 0 and seen["in_stead"] > 100, "every call about memory came by the warden"
@@ -138,7 +138,7 @@ def test_every_way_to_memory_ends_at_the_share(cloud, driver):
 def test_eight_that_race_share_one_cap(cloud, driver, ways):
     racing = " & ".join(f"{PROGRAMS}/gpu-paths 12288 {way}" for way in ways)
     tries = lines(cloud.run([*share(), *with_library("sh", "-c", f"{racing} & wait")]))
-    assert len(tries) == 8 and all(t["error"] in ((OUT_OF_MEMORY, UNKNOWN) if t["way"] == "managed" else (OUT_OF_MEMORY,)) for t in tries), tries
+    assert len(tries) == 8 and all(t["error"] == OUT_OF_MEMORY for t in tries), tries
     seen = driver.stat()
     assert CAP - 256 * MIB <= seen["most"] <= CAP and seen["direct"] == 0
     wait_for("the card to be free", lambda: driver.stat()["used"] == 0)
