@@ -25,6 +25,16 @@ static uint64_t clock_usec(clockid_t id) {
     return (uint64_t)ts.tv_sec * VG_USEC + (uint64_t)ts.tv_nsec / 1000;
 }
 
+uint64_t vg_resident_bytes(void) {
+    vg_auto_free char *text = NULL;
+    size_t n = 0;
+    unsigned long long size = 0, rss = 0;
+    if (vg_read_file("/proc/self/statm", 256, &text, &n) < 0 ||
+        sscanf(text, "%llu %llu", &size, &rss) != 2)
+        return 0;
+    return rss * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
 uint64_t vg_now_usec(void) {
     return clock_usec(CLOCK_BOOTTIME);
 }

@@ -9,8 +9,9 @@
 
 #define VG_USEC 1000000ULL
 
-uint64_t vg_now_usec(void);  /* CLOCK_BOOTTIME: for leases and timers */
-uint64_t vg_wall_usec(void); /* CLOCK_REALTIME: for people and the ledger */
+uint64_t vg_resident_bytes(void); /* this process's memory; 0: unknown */
+uint64_t vg_now_usec(void);       /* CLOCK_BOOTTIME: for leases and timers */
+uint64_t vg_wall_usec(void);      /* CLOCK_REALTIME: for people and the ledger */
 
 void vg_random(void *p, size_t n); /* from the kernel; aborts when it has none */
 

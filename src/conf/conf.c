@@ -42,6 +42,8 @@ static int fill(struct vg_conf *c) {
         return -ENOMEM;
     if (!c->advertise && !(c->advertise = vg_strdup("")))
         return -ENOMEM;
+    if (!c->metrics && !(c->metrics = vg_strdup("")))
+        return -ENOMEM;
     if (!c->currency && !(c->currency = vg_strdup("USD")))
         return -ENOMEM;
     if (c->scheduler.preemption == VG_PREEMPT_UNSAID)
@@ -213,6 +215,7 @@ void vg_pool_conf_done(struct vg_pool_conf *pool) {
 void vg_conf_done(struct vg_conf *c) {
     free(c->listen);
     free(c->advertise);
+    free(c->metrics);
     free(c->default_pool);
     vg_strings_done(&c->access.groups);
     vg_strings_done(&c->access.users);

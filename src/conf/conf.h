@@ -64,6 +64,7 @@ struct vg_conf {
     char *listen;    /* owned; "host:port" of the TLS port; port 0: the kernel chooses (virgad keeps
                         the number for its next start) */
     char *advertise; /* owned; "host[:port]" that is told to clients and agents; "": as listen */
+    char *metrics;   /* owned; "host:port" of numbers for Prometheus; "": nowhere */
     struct {
         struct vg_strings groups; /* unix groups and users of this machine who are let in */
         struct vg_strings users;

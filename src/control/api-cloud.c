@@ -240,16 +240,6 @@ void vg_api_session_end(struct vg_call *call) {
 
 /* ------------------------------------------------------------------ status */
 
-static uint64_t resident_bytes(void) {
-    vg_auto_free char *text = NULL;
-    size_t n = 0;
-    unsigned long long size = 0, rss = 0;
-    if (vg_read_file("/proc/self/statm", 256, &text, &n) < 0 ||
-        sscanf(text, "%llu %llu", &size, &rss) != 2)
-        return 0;
-    return rss * (uint64_t)sysconf(_SC_PAGESIZE);
-}
-
 void vg_api_status(struct vg_call *call) {
     struct vg_control *c = call->ctl;
     VG_ENVELOPE(env);
@@ -271,7 +261,7 @@ void vg_api_status(struct vg_call *call) {
     vg_map_for_each (s, &c->jobs) {
         m.queued += ((struct vg_job *)s->value)->task->state == VG_TASK_QUEUED;
     }
-    m.rss_bytes = resident_bytes();
+    m.rss_bytes = vg_resident_bytes();
     m.ca_fingerprint =
         (ProtobufCBinaryData){.data = c->ca.fingerprint, .len = sizeof c->ca.fingerprint};
     m.wire_msgs = c->wire_msgs;

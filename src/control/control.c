@@ -11,6 +11,7 @@
 #include "control/keys.h"
 #include "control/listen.h"
 #include "control/log-file.h"
+#include "control/metrics.h"
 #include "control/mirror.h"
 #include "control/nodes.h"
 #include "control/peer.h"
@@ -229,6 +230,8 @@ int vg_control_start(struct vg_control *c, uv_loop_t *loop, const struct vg_cont
     if (r >= 0)
         r = vg_users_ensure_team(c, err);
     if (r >= 0)
+        r = vg_metrics_start(c, err);
+    if (r >= 0)
         r = vg_listen_start(c, opts->listen, err);
     if (r < 0) {
         vg_control_stop(c, NULL);
@@ -262,6 +265,7 @@ void vg_control_stop(struct vg_control *c, const char *why) {
     if (why)
         vg_info("stopping: %s", why);
     vg_listen_stop(c);
+    vg_metrics_stop(c);
     vg_replay_stop_all(c);
     vg_timer_stop(&c->wake);
     if (c->store) {
@@ -300,6 +304,7 @@ static void free_jobs(struct vg_control *c) {
 void vg_control_done(struct vg_control *c) {
     vg_store_close(c->store);
     free_jobs(c);
+    vg_counts_done(&c->counts);
     uv_close((uv_handle_t *)&c->store_wake, NULL);
     uv_close((uv_handle_t *)&c->last_words, NULL);
     uv_run(c->loop, UV_RUN_DEFAULT);

@@ -5,6 +5,7 @@
 #include "base/map.h"
 #include "conf/conf.h"
 #include "control/authority.h"
+#include "control/counts.h"
 #include "control/home.h"
 #include "control/policy.h"
 #include "model/alike.h"
@@ -57,6 +58,8 @@ struct vg_control {
     struct vg_list replays; /* replay.c's */
     struct vg_list watches; /* struct vg_follow.on_job of watchers */
 
+    struct vg_counts counts;
+    struct vg_metrics *metrics;       /* owned; NULL: nobody is to look from outside */
     struct vg_listener *listeners[3]; /* home socket, system socket, TLS */
     uv_async_t store_wake;
     uv_timer_t housekeeping;

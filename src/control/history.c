@@ -21,6 +21,10 @@ static const char *const hows[] = {
     [VG_ENG_LOST] = "lost",
 };
 
+const char *vg_history_how(enum vg_eng_end how) {
+    return hows[how];
+}
+
 /* A keeper that may forget its attempt once what it held is written. */
 struct ack {
     struct vg_control *ctl;
@@ -70,6 +74,17 @@ void vg_gpu_usage_from_row(const struct vg_gpu_row *row, Vg__Pb__GpuUsage *ret) 
     ret->sampled_usec = (uint64_t)row->sampled_usec;
 }
 
+/* For those who look from outside. */
+static void count(struct vg_control *c, const struct vg_attempt_row *row, enum vg_eng_end how) {
+    struct vg_used used = {.gpu_milli_usec = row->gpu_milli * (row->until_usec - row->from_usec),
+                           .cpu_usec = row->cpu_usec,
+                           .energy_mj = row->gpu.energy_mj > 0 ? (uint64_t)row->gpu.energy_mj : 0};
+    struct vg_sum *sum = c->metrics ? vg_counts_sum(&c->counts, row->pool, row->team) : NULL;
+    c->counts.attempts[how]++;
+    if (sum)
+        vg_used_add(&sum->over, &used);
+}
+
 void vg_history_attempt(const struct vg_job *j, enum vg_eng_end how) {
     const struct vg_task *t = j->task;
     struct vg_res held = vg_task_held(t);
@@ -95,6 +110,7 @@ void vg_history_attempt(const struct vg_job *j, enum vg_eng_end how) {
                                  .mem_peak_bytes = j->over_usec ? j->over_mem_bytes : 0,
                                  .gpu = gpu_row(j->gpu_use),
                                  .wiped = j->wiped ? j->wiped : ""};
+    count(j->ctl, &row, how);
     struct ack *ack = j->ack_over ? vg_alloc(sizeof *ack) : NULL;
     if (ack)
         *ack = (struct ack){j->ctl, t->attempt.node, t->id, t->attempt.number};

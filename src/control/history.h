@@ -3,6 +3,7 @@
 #include "control/job.h"
 #include "sched/engine.h"
 
+const char *vg_history_how(enum vg_eng_end how); /* "ended" */
 /* The job's attempt is over; called while the task still has its node. */
 /* As it was told, from what was stored of it. */
 void vg_gpu_usage_from_row(const struct vg_gpu_row *row, Vg__Pb__GpuUsage *ret);

@@ -375,6 +375,7 @@ void vg_job_end(struct vg_job *j, int32_t status, enum vg_reason reason, const c
     vg_auto_free char *text = vg_strdup(why);
     j->task->preempting = false;
     vg_task_end(j->task, status, reason, vg_wall_usec(), text);
+    j->ctl->counts.ended[j->task->state] += !vg_task_is_group(j->task);
     vg_mlink_over(j);
     vg_envs_release(j);
     vg_history_task(j);

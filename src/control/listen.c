@@ -73,8 +73,8 @@ static uint16_t last_port(const struct vg_control *c) {
     return colon && vg_parse_u64(colon + 1, &port) == 0 && port < 65536 ? (uint16_t)port : 0;
 }
 
-static int split_address(const char *text, char *host, size_t n, uint64_t *ret_port,
-                         struct vg_err *err) {
+int vg_listen_split(const char *text, char *host, size_t n, uint64_t *ret_port,
+                    struct vg_err *err) {
     const char *colon = strrchr(text, ':');
     if (!colon || (size_t)(colon - text) >= n || vg_parse_u64(colon + 1, ret_port) < 0 ||
         *ret_port > 65535)
@@ -94,7 +94,7 @@ static int listen_tls(struct vg_control *c, const char *text, struct vg_err *err
     uint64_t want = 0;
     uint16_t port = 0;
     struct vg_err taken = VG_ERR_INIT;
-    int r = split_address(text, host, sizeof host, &want, err);
+    int r = vg_listen_split(text, host, sizeof host, &want, err);
     if (r < 0)
         return r;
     uint16_t first = want ? (uint16_t)want : last_port(c);

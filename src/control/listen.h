@@ -5,3 +5,5 @@
 /* Unix sockets and the TLS port; writes control/address. `listen` overrides the configuration. */
 int vg_listen_start(struct vg_control *c, const char *listen, struct vg_err *err);
 void vg_listen_stop(struct vg_control *c);
+/* "HOST:PORT", "[::1]:PORT": cut in two; `n` bytes for the host. */
+int vg_listen_split(const char *text, char *host, size_t n, uint64_t *ret_port, struct vg_err *err);

@@ -9,6 +9,7 @@ struct vg_node_gpu {
     Vg__Pb__GpuState *state; /* owned; the last that was told; NULL: nothing yet */
     uint64_t seen_usec;      /* vg_now_usec() of it */
     char *drained;           /* owned; why nothing new is put there; NULL: it is in use */
+    uint32_t held_milli;     /* metrics.c's: by tasks, when it last looked */
 };
 
 /* The node has greeted: what is known of its GPUs from before is looked up. */

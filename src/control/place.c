@@ -270,6 +270,8 @@ static void preempt(struct vg_control *c, const struct vg_eng_decision *d) {
 }
 
 static void carry_out(struct vg_control *c, const struct vg_eng_decision *d) {
+    c->counts.preempted += d->what == VG_ENG_PREEMPT;
+    c->counts.started += d->what == VG_ENG_START ? VG_MAX(d->of, 1u) : 0;
     if (d->what == VG_ENG_PREEMPT)
         preempt(c, d);
     else if (d->of > 1)

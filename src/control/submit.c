@@ -149,6 +149,7 @@ static void accepted(struct vg_job *j, uint64_t cookie, int result) {
         vg_job_cancel(j, 0, "there is not enough memory for so many tasks");
         return;
     }
+    j->ctl->counts.submitted += vg_task_is_group(j->task) ? j->task->members : 1;
     vg_job_event(j, VG__PB__RUN_EVENT__KIND__ACCEPTED, NULL);
     vg_envs_hold(j);
     if (vg_task_is_ended(j->task))
