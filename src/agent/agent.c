@@ -411,6 +411,7 @@ void vg_agent_stopped(struct vg_agent *a) {
     if (inside)
         rmdir(inside);
     rmdir(a->keepers_dir);
+    vg_watch_stop(a); /* a child, too, which ends when it is told to */
     wait_for_keepers();
     vg_agent_quit(a, 0);
 }
