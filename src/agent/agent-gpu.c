@@ -28,6 +28,7 @@ void vg_agent_find_driver(struct vg_agent *a, char *const *patterns, size_t n) {
     vg_driver_done(&a->driver);
     a->driver = d;
     vg_cdi_list_done(&a->places);
+    a->places = (struct vg_cdi_list){0};
     if (vg_driver_places(&w, &a->driver, &a->places) < 0)
         vg_warn("the places of the driver's libraries cannot be listed: out of memory");
     vg_gpus_take_cdi(&a->gpus, &a->driver.cdi);
