@@ -65,7 +65,8 @@ bool kgpu_is_held(const struct keeper *k, const struct ktask *t) {
     if (!vg_start_is_share(t->start))
         return false;
     for (size_t i = 0; g && i < g->n; i++)
-        if (g->gpu[i].index == t->start->gpu[0] && g->gpu[i].vendor == VG_CARD_FAKE)
+        if (g->gpu[i].index == t->start->gpu[0] && g->gpu[i].vendor == VG_CARD_FAKE &&
+            g->gpu[i].minor < 0)
             return *word(t, VG_KSHARE_CUDA);
     return true;
 }

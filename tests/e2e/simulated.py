@@ -20,7 +20,7 @@ VERSION = "580.159.04"
 class Driver:
     """Started before the cloud is: an agent looks for devices once."""
 
-    def __init__(self, cloud, cards=2, card_mib=80 * 1024, libraries=True, version=VERSION):
+    def __init__(self, cloud, cards=2, card_mib=80 * 1024, libraries=("libcuda.so.1", "libnvidia-ml.so.1")):
         root = cloud.home / "node" / "fake-gpus"
         root.mkdir(parents=True)
         # Of a file system whose files have one number everywhere: managed memory is found by it.
@@ -28,13 +28,11 @@ class Driver:
         self.folder = Path(tempfile.mkdtemp(prefix="vg-dev-", dir=shm if shm.is_dir() else None))
         self.folder.chmod(0o755)
         (root / "dev").symlink_to(self.folder)
-        if libraries:
-            (root / FOLDER[1:]).mkdir(parents=True)
-            for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
-                shutil.copy(OWN / name, root / FOLDER[1:] / name)
-        if version:
-            (root / "proc/driver/nvidia").mkdir(parents=True)
-            (root / "proc/driver/nvidia/version").write_text(f"NVRM version: Simulated Kernel Module  {version}  Test Build\n")
+        (root / FOLDER[1:]).mkdir(parents=True)
+        for name in libraries:
+            shutil.copy(OWN / name, root / FOLDER[1:] / name)
+        (root / "proc/driver/nvidia").mkdir(parents=True)
+        (root / "proc/driver/nvidia/version").write_text(f"NVRM version: Simulated Kernel Module  {VERSION}  Test Build\n")
         self.process = subprocess.Popen([PROGRAMS / "fake-rmd", self.folder, str(cards), str(card_mib)], stdout=subprocess.PIPE)
         assert self.process.stdout.readline() == b"ready\n"
 

@@ -158,9 +158,10 @@ def test_who_goes_around_the_library_gains_nothing(cloud, driver):
     for argv in around:
         got = run(cloud, *share(), *argv)
         assert (got["got_mib"], got["status"]) == (4096, 0x51), argv
-    # The driver's own library, brought along: its words for it differ, its limit does not.
-    for t in lines(cloud.run([*share(), *with_library(PROGRAMS / "gpu-paths", "12288", *WAYS, folder=OWN)])):
-        assert t["error"] == (UNKNOWN if t["way"] in ("managed", "import") else OUT_OF_MEMORY), t
+    # The driver's own library, where it is or brought along: its words for it differ, its limit does not.
+    for folder in ("/run/virga/vgpu/real", OWN):
+        for t in lines(cloud.run([*share(), *with_library(PROGRAMS / "gpu-paths", "12288", *WAYS, folder=folder)])):
+            assert t["error"] == (UNKNOWN if t["way"] in ("managed", "import") else OUT_OF_MEMORY), t
     seen = driver.stat()
     assert seen["most"] <= CAP and seen["direct"] == 0
 
@@ -228,6 +229,41 @@ def test_memory_that_did_not_come_by_the_warden_is_found(cloud, driver, one_card
         assert b"2.1 GiB of the GPU, by the driver's count" in sly.run.communicate()[1]
         script.unlink()
         assert [c["who"].split()[-1] for c in driver.stat()["clients"] if c["bytes"]] == ["honest"]
+
+
+# ------------------------------------------------------------------ what a program sees
+
+
+def test_a_program_is_told_its_share(cloud, driver, one_card):
+    with Holder(cloud, "neighbour", "0.5", mem="8G", mib=2048):
+        told = run(cloud, *share(), *with_library(PROGRAMS / "sim-hold", "info"))
+    assert told == {"count": 1, "nvml_count": 1, "total": CAP, "device": CAP, "nvml_total": CAP, "free": CAP - CONTEXT,
+                    "nvml_free": CAP - CONTEXT, "nvml_used": CONTEXT}
+    whole = run(cloud, "vrun", "-P", "whole", "--gpus", "1", *with_library(PROGRAMS / "sim-hold", "info", folder=OWN))
+    assert (whole["total"], whole["nvml_total"]) == (80 * GIB, 80 * GIB), "control"
+
+
+def test_the_library_by_any_name_is_ours(cloud, driver):
+    for name in ("libcuda.so.1", f"{FOLDER}/libcuda.so.1"):
+        assert run(cloud, *share(), *with_library(PROGRAMS / "sim-hold", "load", name))["has_future"] is False, name
+    real = run(cloud, *share(), PROGRAMS / "sim-hold", "load", "/run/virga/vgpu/real/libcuda.so.1")
+    assert real["has_future"] is True, "control: the driver's own has a name that no table of ours has"
+
+
+@pytest.mark.parametrize("missing, libraries", [("libcuda", []), ("libnvidia-ml", ["libcuda.so.1"])])
+def test_without_the_drivers_files_there_is_no_share(missing, libraries):
+    cloud = Cloud(CONFIG)
+    driver = Driver(cloud, libraries=libraries)
+    try:
+        cloud.up("--gpus", "fake:1")
+        wait_for("the card", lambda: [g["mem_bytes"] for g in cloud.json("gpu", "list")] == [80 * GIB])
+        done = cloud.run([*share(), "true"])
+        assert done.returncode == 125 and f"this node has no {missing} of its driver".encode() in done.stderr, done
+        cloud.vrun("-P", "whole", "--gpus", "1", "true", check=0)
+        assert driver.stat()["in_stead"] == 0
+    finally:
+        close_cloud(cloud)
+        driver.close()
 
 
 # ------------------------------------------------------------------ fences
