@@ -2,35 +2,27 @@
 #include "base/cleanup.h"
 #include "base/util.h"
 #include "cli/list.h"
-
-static const char *shape(const Vg__Pb__Resources *r, char *out, size_t n) {
-    char mem[32];
-    if (!r || !(r->cpu_milli || r->mem_bytes || r->gpus))
-        return "shared";
-    int len = snprintf(out, n, "%g CPU, %s", r->cpu_milli / 1000.0,
-                       vg_format_size(r->mem_bytes, mem, sizeof(mem)));
-    if (r->gpus && len > 0 && (size_t)len < n)
-        snprintf(out + len, n - (size_t)len, ", %u GPU", r->gpus);
-    return out;
-}
+#include "cli/task-show.h"
 
 static void rows(const Vg__Pb__Envelope *env, struct vg_table *t) {
     for (size_t i = 0; i < env->pools->n_pool; i++) {
         const Vg__Pb__PoolInfo *p = env->pools->pool[i];
-        char name[128], sh[96], nodes[16], slots[32], queued[16], running[16];
+        char name[128], shape[128], nodes[16], slots[32], queued[16], running[16];
         snprintf(name, sizeof(name), "%s%s", p->name ? p->name : "", p->is_default ? " *" : "");
+        vg_resources_text(p->shape, shape, sizeof(shape));
         snprintf(nodes, sizeof(nodes), "%u", p->nodes);
         snprintf(slots, sizeof(slots), "%u/%u", p->free_slots, p->total_slots);
         snprintf(queued, sizeof(queued), "%u", p->queued);
         snprintf(running, sizeof(running), "%u", p->running);
         const char *cells[] = {name,
                                p->class_name,
-                               shape(p->shape, sh, sizeof(sh)),
+                               *shape ? shape : "not reserved",
                                nodes,
                                p->total_slots ? slots : NULL,
                                running,
                                queued,
                                p->network,
+                               p->fault_domain,
                                p->description};
         vg_table_row(t, cells);
     }
@@ -42,6 +34,7 @@ static void items(const Vg__Pb__Envelope *env, json_t *array) {
         json_t *j = json_object();
         json_object_set_new(j, "name", vg_json_text(p->name));
         json_object_set_new(j, "class", vg_json_text(p->class_name));
+        json_object_set_new(j, "fault_domain", vg_json_text(p->fault_domain));
         json_object_set_new(j, "default", json_boolean(p->is_default));
         json_object_set_new(j, "shape", vg_json_resources(p->shape));
         json_object_set_new(j, "nodes", vg_json_u64(p->nodes));
@@ -58,7 +51,7 @@ static void items(const Vg__Pb__Envelope *env, json_t *array) {
 static const struct vg_lister lister = {
     .body = VG__PB__ENVELOPE__BODY_POOLS,
     .headings = (const char *const[]){"POOL", "CLASS", "SHAPE", "NODES", "FREE", "RUNNING",
-                                      "QUEUED", "NETWORK", "DESCRIPTION", NULL},
+                                      "QUEUED", "NETWORK", "FAULT DOMAIN", "DESCRIPTION", NULL},
     .rows = rows,
     .items = items};
 

@@ -31,6 +31,7 @@ static void fill_pool(struct vg_control *c, const struct vg_pool_conf *p, Vg__Pb
     *shape = vg_res_to_pb(p->shape);
     m->name = p->name;
     m->class_name = (char *)vg_pool_class_name(p->class);
+    m->fault_domain = (char *)vg_pool_class_domain(p->class);
     m->shape = shape;
     m->has_nodes = m->has_free_slots = m->has_total_slots = m->has_queued = m->has_running =
         m->has_is_default = 1;

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "sched/lanes.h"
+#include "sched/place.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -154,9 +155,28 @@ void vg_facts_say_holders(const struct vg_eng *e, const struct vg_eng_why *w, ch
 
 struct most { /* on one node, each by itself */
     uint32_t gpus, share_milli;
+    uint64_t share_mem;                 /* left on a card that has enough thousandths */
+    uint32_t other_class, unknown_size; /* cards that are divided in another way, or cannot be, */
+    uint32_t takes;                     /*   or have room */
     int64_t cpu, mem;
     uint64_t members;
 };
+
+static void most_shares(const struct fit *f, const struct enode *n, struct most *m) {
+    for (uint32_t i = 0; i < n->n_gpus; i++) {
+        const struct egpu *g = &n->gpu[i];
+        if (g->bad)
+            continue;
+        m->unknown_size += !g->mem && f->gpu_class;
+        m->other_class += g->tasks && g->gpu_class != f->gpu_class && g->free_milli > 0;
+        if (!vg_card_takes_class(g, f->gpu_class))
+            continue;
+        m->takes += vg_card_takes_share(f, g);
+        m->share_milli = VG_MAX(m->share_milli, (uint32_t)VG_MAX(g->free_milli, 0));
+        if (g->free_milli >= (int32_t)f->res.gpu_milli)
+            m->share_mem = VG_MAX(m->share_mem, (uint64_t)VG_MAX(g->free_mem, (int64_t)0));
+    }
+}
 
 static void most_on(const struct vg_eng *e, const struct fit *f, const struct enode *n,
                     uint32_t members, struct most *m) {
@@ -165,9 +185,7 @@ static void most_on(const struct vg_eng *e, const struct fit *f, const struct en
     m->gpus = VG_MAX(m->gpus, n->whole_free);
     m->cpu = VG_MAX(m->cpu, n->cpu_free);
     m->mem = VG_MAX(m->mem, n->mem_free);
-    for (uint32_t i = 0; i < n->n_gpus; i++)
-        if (!n->gpu[i].bad && n->gpu[i].free_milli > (int32_t)m->share_milli)
-            m->share_milli = (uint32_t)n->gpu[i].free_milli;
+    most_shares(f, n, m);
     vg_node_imagine(n, &copy, gpu);
     for (bool ok = true; m->members < members; m->members++) {
         uint64_t gpus = vg_fit_gpus(e, f, &copy, &ok);
@@ -177,6 +195,30 @@ static void most_on(const struct vg_eng *e, const struct fit *f, const struct en
     }
 }
 
+/* Whether the card is what is short. */
+static bool say_share(const struct vg_res *r, const struct most *m, const char *need, char *out,
+                      size_t n) {
+    char a[32], b[32], with[64] = "";
+    if (r->gpu_mem_bytes)
+        snprintf(with, sizeof with, " with %s", vg_format_size(r->gpu_mem_bytes, a, sizeof a));
+    if (r->gpu_milli > m->share_milli && !m->share_milli && m->other_class)
+        snprintf(out, n, "it needs %s%s, and what is free is on cards that another class holds",
+                 need, with);
+    else if (r->gpu_milli > m->share_milli && !m->share_milli && m->unknown_size)
+        snprintf(out, n, "it needs %s%s, and how much memory the cards have is not known yet", need,
+                 with);
+    else if (r->gpu_milli > m->share_milli)
+        snprintf(out, n, "it needs %s%s and at most %s of one is free", need, with,
+                 say_milli(m->share_milli, b, sizeof b));
+    else if (!m->takes)
+        snprintf(out, n, "it needs %s%s and a card with that much free has at most %s left", need,
+                 with[0] ? with : " with its part of the memory",
+                 vg_format_size(m->share_mem, b, sizeof b));
+    else
+        return false;
+    return true;
+}
+
 static void say_most(const struct vg_res *r, const struct most *m, char *out, size_t n) {
     char need[64], a[32];
     struct vg_res part = *r;
@@ -184,9 +226,8 @@ static void say_most(const struct vg_res *r, const struct most *m, char *out, si
     if (r->gpus > m->gpus)
         snprintf(out, n, "it needs %s%s and %s%u %s free", need, r->gpus > 1 ? " on one node" : "",
                  m->gpus ? "at most " : "", m->gpus, m->gpus == 1 ? "is" : "are");
-    else if (r->gpu_milli > m->share_milli)
-        snprintf(out, n, "it needs %s and at most %s of one is free", need,
-                 say_milli(m->share_milli, a, sizeof a));
+    else if (r->gpu_milli && say_share(r, m, need, out, n))
+        return;
     else if ((int64_t)r->cpu_milli > m->cpu) {
         part.gpus = part.gpu_milli = 0;
         vg_facts_say_need(&part, need, sizeof need);

@@ -342,6 +342,57 @@ Test(why, other_shortages_and_gangs) {
     vg_eng_free(e);
 }
 
+Test(why, a_share_says_what_its_card_is_short_of) {
+    struct vg_eng *e = make();
+    node(e, 1, "n1", 1, true);
+    struct vg_eng_req r = kit_req(1, 1, 0);
+    r.res = (struct vg_res){.gpu_milli = 300, .gpu_mem_bytes = 30ULL << 30};
+    r.gpu_class = 1;
+    r.limit_usec = 10 * MINUTE;
+    kit_send(e, &r);
+    cr_assert_eq(kit_next(e), 1);
+    static const struct {
+        struct vg_res res;
+        uint8_t gpu_class;
+        const char *says;
+    } table[] = {
+        {{.gpu_milli = 800}, 1, "it needs 0.8 of a GPU and at most 0.7 of one is free"},
+        {{.gpu_milli = 800, .gpu_mem_bytes = 1ULL << 30},
+         1,
+         "it needs 0.8 of a GPU with 1 GiB and at most 0.7 of one is free"},
+        {{.gpu_milli = 200, .gpu_mem_bytes = 60ULL << 30},
+         1,
+         "it needs 0.2 of a GPU with 60 GiB and a card with that much free has at most 50 GiB "
+         "left"},
+        {{.gpu_milli = 700},
+         1,
+         "it needs 0.7 of a GPU with its part of the memory and a card with that much free has at "
+         "most 50 GiB left"},
+        {{.gpu_milli = 100},
+         2,
+         "it needs 0.1 of a GPU, and what is free is on cards that another class holds"},
+    };
+    for (size_t i = 0; i < VG_COUNT(table); i++) {
+        r.task = r.order = 2 + i;
+        r.res = table[i].res;
+        r.gpu_class = table[i].gpu_class;
+        cr_assert_eq(vg_eng_forecast(e, &r, 1, &w), 0);
+        cr_expect(w.code == VG_ENG_BUSY && strstr(w.text, table[i].says), "%zu: %s", i, w.text);
+        cr_expect_eq(w.start_usec, START + 10 * MINUTE, "when the card is free");
+    }
+    vg_eng_release(e, 1, VG_ENG_ENDED);
+    vg_eng_remove_node(e, 1);
+    struct vg_eng_gpu g = {.index = 0};
+    struct vg_eng_node blank = {.id = 2, .name = "n2", .gpu = &g, .n_gpus = 1, .usable = true};
+    blank.total.cpu_milli = 1000;
+    cr_assert_eq(vg_eng_set_node(e, &blank), 0);
+    r.gpu_class = 1;
+    r.res = (struct vg_res){.gpu_milli = 100};
+    cr_assert_eq(vg_eng_forecast(e, &r, 1, &w), 0);
+    cr_expect(strstr(w.text, "how much memory the cards have is not known yet"), "%s", w.text);
+    vg_eng_free(e);
+}
+
 /* ------------------------------------------------------------------ forecasts */
 
 static void foresees(struct vg_eng *e, uint64_t who, uint32_t gpus, size_t members,
