@@ -228,11 +228,13 @@ static const struct vg_cmd subs[] = {
     {"cancel", "[TASK...]", "end tasks: TERM, then KILL", vg_task_cancel_opts,
      VG_COUNT(vg_task_cancel_opts), .run = vg_task_cancel_run},
     {"signal", "TASK SIGNAL", "send a signal to a task", .run = vg_task_signal_run},
+    {"share", "TASK", "change its share of a GPU while it runs", vg_task_share_opts,
+     VG_COUNT(vg_task_share_opts), .run = vg_task_share_run},
 };
 
-const struct vg_cmd vg_cmd_task = {.name = "task",
-                                   .args = "",
-                                   .summary =
-                                       "tasks: list, get, logs, watch, wait, why, cancel, signal",
-                                   .subs = subs,
-                                   .n_subs = VG_COUNT(subs)};
+const struct vg_cmd vg_cmd_task = {
+    .name = "task",
+    .args = "",
+    .summary = "tasks: list, get, logs, watch, wait, why, cancel, signal, share",
+    .subs = subs,
+    .n_subs = VG_COUNT(subs)};

@@ -39,4 +39,6 @@ int vg_task_logs_run(struct vg_cmd_line *l);
 int vg_task_watch_run(struct vg_cmd_line *l);
 int vg_task_cancel_run(struct vg_cmd_line *l);
 int vg_task_signal_run(struct vg_cmd_line *l);
+int vg_task_share_run(struct vg_cmd_line *l);
+extern const struct vg_opt vg_task_share_opts[5];
 extern const struct vg_opt vg_task_logs_opts[4], vg_task_watch_opts[10], vg_task_cancel_opts[11];

@@ -176,7 +176,7 @@ static void print_gpus(const Vg__Pb__TaskInfo *t) {
         printf("%-10s", "gpus");
         for (size_t i = 0; i < t->n_gpu; i++)
             printf("%s%u", i ? ", " : "", t->gpu[i]);
-        putchar('\n');
+        puts(t->gpu_hard ? " (hard share)" : "");
     }
     if (!u)
         return;
@@ -301,6 +301,7 @@ json_t *vg_task_json(const Vg__Pb__TaskInfo *t) {
     for (size_t i = 0; i < t->n_gpu; i++)
         json_array_append_new(gpus, vg_json_u64(t->gpu[i]));
     json_object_set_new(j, "gpus", gpus);
+    json_object_set_new(j, "gpu_hard", t->has_gpu_hard ? json_boolean(t->gpu_hard) : json_null());
     json_object_set_new(j, "gpu_usage", vg_gpu_usage_json(t->gpu_usage));
     json_object_set_new(j, "notice", vg_json_text(t->notice));
     json_t *wiped = json_array();

@@ -88,7 +88,7 @@ static void count(struct vg_control *c, const struct vg_attempt_row *row, enum v
 void vg_history_attempt(const struct vg_job *j, enum vg_eng_end how) {
     const struct vg_task *t = j->task;
     struct vg_res held = vg_task_held(t);
-    uint64_t until = j->over_usec ? j->over_usec : vg_wall_usec();
+    uint64_t until = VG_MAX(j->over_usec ? j->over_usec : vg_wall_usec(), t->started_usec);
     if (t->state != VG_TASK_RUNNING) { /* it never began: nothing was used */
         if (j->ack_over)
             vg_nodelink_exit_ack(j->ctl, t->attempt.node, t->id, t->attempt.number);
@@ -101,11 +101,12 @@ void vg_history_attempt(const struct vg_job *j, enum vg_eng_end how) {
                                  .pool = vg_task_pool(t),
                                  .node = vg_nodelink_name(j->ctl, t->attempt.node),
                                  .from_usec = t->started_usec,
-                                 .until_usec = VG_MAX(until, t->started_usec),
+                                 .until_usec = until,
                                  .how = hows[how],
                                  .cpu_milli = t->grant.cpu_milli,
                                  .mem_bytes = t->grant.mem_bytes,
                                  .gpu_milli = held.gpus * 1000ULL + held.gpu_milli,
+                                 .gpu_held = vg_task_gpu_held(t, until),
                                  .cpu_usec = j->over_usec ? j->over_cpu_usec : 0,
                                  .mem_peak_bytes = j->over_usec ? j->over_mem_bytes : 0,
                                  .gpu = gpu_row(j->gpu_use),

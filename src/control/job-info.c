@@ -33,6 +33,8 @@ static void info_of_waits(const struct vg_task *t, struct vg_task_info *ret) {
 
 static void info_of_gpus(struct vg_control *c, const struct vg_task *t, struct vg_task_info *ret) {
     const struct vg_job *j = vg_job_get(c, t->id);
+    ret->pb.has_gpu_hard = t->share.milli != 0;
+    ret->pb.gpu_hard = t->share.hard;
     if (t->attempt.node)
         for (uint32_t i = 0; i < VG_NODE_GPUS_MAX; i++)
             if (t->gpus >> i & 1)

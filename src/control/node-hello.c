@@ -225,6 +225,15 @@ static void fence(struct vg_nodelink *a, const Vg__Pb__TaskReport *r) {
                          "this attempt was given up by the control plane");
 }
 
+/* It was changed while the node was away, or did not arrive. */
+static bool has_other_share(const struct vg_task *t, const Vg__Pb__TaskReport *r) {
+    const struct vg_share *s = &t->share;
+    struct vg_res has = vg_res_from_pb(r->start ? r->start->grant : NULL);
+    bool hard = r->start && r->start->spec && r->start->spec->gpu_hard;
+    return s->milli && r->state != VG__PB__TASK_REPORT__STATE__EXITED &&
+           (has.gpu_milli != s->milli || has.gpu_mem_bytes != s->mem_bytes || hard != s->hard);
+}
+
 static void take_report(struct vg_nodelink *a, Vg__Pb__TaskReport *r) {
     struct vg_control *c = a->ctl;
     struct vg_job *j = vg_job_get(c, r->task_id);
@@ -252,6 +261,8 @@ static void take_report(struct vg_nodelink *a, Vg__Pb__TaskReport *r) {
     j->seen = j->sent = true;
     vg_gang_learn(j, r->start);
     vg_run_deliver(j);
+    if (has_other_share(j->task, r))
+        vg_nodelink_share(c, j->task);
     if (r->state == VG__PB__TASK_REPORT__STATE__RUNNING)
         vg_node_task_started(j, r->started_usec);
     if (j->task->cancel && r->state != VG__PB__TASK_REPORT__STATE__EXITED)

@@ -239,6 +239,20 @@ void vg_nodelink_kill(struct vg_control *c, uint64_t node, uint64_t task, uint32
     order(c, node, &env);
 }
 
+void vg_nodelink_share(struct vg_control *c, const struct vg_task *t) {
+    VG_ENVELOPE(env);
+    Vg__Pb__TaskShare m = VG__PB__TASK_SHARE__INIT;
+    m.has_task_id = m.has_attempt = m.has_gpu_milli = m.has_gpu_mem_bytes = m.has_gpu_hard = 1;
+    m.task_id = t->id;
+    m.attempt = t->attempt.number;
+    m.gpu_milli = t->share.milli;
+    m.gpu_mem_bytes = t->share.mem_bytes;
+    m.gpu_hard = t->share.hard;
+    env.body_case = B(TASK_SHARE);
+    env.task_share = &m;
+    order(c, t->attempt.node, &env);
+}
+
 void vg_nodelink_exit_ack(struct vg_control *c, uint64_t node, uint64_t task, uint32_t attempt) {
     VG_ENVELOPE(env);
     Vg__Pb__ExitAck m = VG__PB__EXIT_ACK__INIT;

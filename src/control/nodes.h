@@ -57,4 +57,5 @@ void vg_nodelinks_settle(struct vg_control *c);
 /* Orders. They do nothing when the node is not connected: its next report brings them up again. */
 void vg_nodelink_kill(struct vg_control *c, uint64_t node, uint64_t task, uint32_t attempt,
                       uint32_t signal, uint64_t grace_usec, const char *text);
+void vg_nodelink_share(struct vg_control *c, const struct vg_task *t); /* as it is now */
 void vg_nodelink_exit_ack(struct vg_control *c, uint64_t node, uint64_t task, uint32_t attempt);

@@ -66,6 +66,7 @@ static const struct route routes[] = {
     [B(QUEUE)] = {NEED_USER, 0, vg_api_queue},
     [B(GPU_LIST)] = {NEED_USER, 0, vg_api_gpu_list},
     [B(GPU_SET)] = {NEED_USER, VG_ACT_MANAGE_NODES, vg_api_gpu_set},
+    [B(SHARE_SET)] = {NEED_USER, VG_ACT_RUN, vg_api_share_set},
     [B(CONFIG_RELOAD)] = {NEED_USER, VG_ACT_MANAGE_NODES, vg_api_config_reload},
     [B(AGENT_HELLO)] = {NEED_NONE, 0, vg_agent_on_hello},
     [B(HEARTBEAT)] = {NEED_AGENT, 0, vg_agent_on_heartbeat},

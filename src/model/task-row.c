@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 
-/* "0,3", and of a share " share MILLI BYTES CLASS soft|hard" after it. */
+/* "0,3", and of a share " share MILLI BYTES CLASS soft|hard SINCE HELD" after it. */
 static void format_gpus(const struct vg_task *t, char *out, size_t n) {
     const struct vg_share *s = &t->share;
     size_t at = 0;
@@ -15,21 +15,27 @@ static void format_gpus(const struct vg_task *t, char *out, size_t n) {
         if (t->gpus >> i & 1)
             at += (size_t)snprintf(out + at, n - at, at ? ",%u" : "%u", i);
     if (s->milli)
-        snprintf(out + at, n - at, " share %u %llu %s %s", s->milli,
+        snprintf(out + at, n - at, " share %u %llu %s %s %llu %llu", s->milli,
                  (unsigned long long)s->mem_bytes, vg_pool_class_name(s->class),
-                 s->hard ? "hard" : "soft");
+                 s->hard ? "hard" : "soft", (unsigned long long)s->since_usec,
+                 (unsigned long long)s->held);
 }
 
 static int parse_share(const char *s, struct vg_share *ret) {
-    unsigned long long bytes;
+    unsigned long long bytes, since, held;
     unsigned milli;
     char class[16], hard[5];
     enum vg_pool_class c;
-    if (sscanf(s, " share %u %llu %15s %4s", &milli, &bytes, class, hard) != 4 || !milli ||
-        milli > 999 || vg_pool_class_parse(class, &c) < 0)
+    if (sscanf(s, " share %u %llu %15s %4s %llu %llu", &milli, &bytes, class, hard, &since,
+               &held) != 6 ||
+        !milli || milli > 999 || vg_pool_class_parse(class, &c) < 0)
         return -EBADMSG;
-    *ret = (struct vg_share){
-        .milli = milli, .mem_bytes = bytes, .hard = strcmp(hard, "hard") == 0, .class = c};
+    *ret = (struct vg_share){.milli = milli,
+                             .mem_bytes = bytes,
+                             .hard = strcmp(hard, "hard") == 0,
+                             .class = c,
+                             .since_usec = since,
+                             .held = held};
     return 0;
 }
 

@@ -6,7 +6,7 @@
 /* Memory that a row borrows; zero-initialised is empty. */
 struct vg_task_pack {
     void *data; /* owned */
-    char gpus[4 * VG_NODE_GPUS_MAX + 80];
+    char gpus[4 * VG_NODE_GPUS_MAX + 120];
     char progress[VG_PROGRESS_TEXT];
 };
 

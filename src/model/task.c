@@ -257,6 +257,25 @@ void vg_task_share(struct vg_task *t, enum vg_pool_class class, uint64_t card_by
                                      .class = class};
 }
 
+void vg_task_reshare(struct vg_task *t, uint32_t milli, uint64_t mem_bytes, bool hard,
+                     uint64_t now_usec) {
+    struct vg_share *s = &t->share;
+    if (t->started_usec) {
+        s->held = vg_task_gpu_held(t, now_usec);
+        s->since_usec = VG_MAX(now_usec, VG_MAX(s->since_usec, t->started_usec));
+    }
+    s->milli = milli;
+    s->mem_bytes = mem_bytes;
+    s->hard = hard;
+}
+
+uint64_t vg_task_gpu_held(const struct vg_task *t, uint64_t until_usec) {
+    uint64_t from = t->share.since_usec ? t->share.since_usec : t->started_usec;
+    uint64_t usec = until_usec > from ? until_usec - from : 0;
+    struct vg_res now = vg_task_held(t);
+    return t->share.held + (now.gpus * 1000ULL + now.gpu_milli) * usec;
+}
+
 struct vg_res vg_task_held(const struct vg_task *t) {
     struct vg_res r = t->grant;
     if (t->share.milli) {

@@ -52,6 +52,8 @@ struct vg_share {
     uint64_t mem_bytes;       /* 0: of a card whose size was not known */
     bool hard;                /* never more than its part, even when the others rest */
     enum vg_pool_class class; /* of the pool when it began: cards are not mixed */
+    uint64_t since_usec;      /* wall time of its last change; 0: as the attempt began */
+    uint64_t held;            /* until then: thousandths times microseconds */
 };
 
 struct vg_task {
@@ -135,6 +137,12 @@ int vg_task_place(struct vg_task *t, uint64_t node, uint64_t gpus);
 /* The attempt that was just placed shares a card of that size, if the grant says so, by a pool of
    that class. */
 void vg_task_share(struct vg_task *t, enum vg_pool_class class, uint64_t card_bytes);
+/* Changes it under way. */
+void vg_task_reshare(struct vg_task *t, uint32_t milli, uint64_t mem_bytes, bool hard,
+                     uint64_t now_usec);
+/* What the attempt that runs, or ran until then, has held of GPUs: thousandths times
+   microseconds. */
+uint64_t vg_task_gpu_held(const struct vg_task *t, uint64_t until_usec);
 /* What it holds: the grant, and of a share what the attempt has of its card. */
 struct vg_res vg_task_held(const struct vg_task *t);
 /* Any unfinished -> final by exit status: cancelled when that was asked for, else succeeded when 0,

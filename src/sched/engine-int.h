@@ -6,7 +6,7 @@
                                    public calls that change pools, nodes and the mix)
    tenants.c lanes.c shapes.c      who is next
    gang.c preempt.c decide.c       all-or-nothing, making room, the loop of decisions
-   engine.c                        tasks come and go
+   engine.c submit.c reshare.c     tasks come and go, and what they hold changes
    learn.c profile.c window.c      how long things run, what is promised to whom when
    engine-explain.c                sentences and lists for people
 
@@ -293,6 +293,8 @@ struct enode *vg_node_get(struct vg_eng *e, uint64_t id);
    its place, node and gpus; `give` unlinks it. */
 void vg_node_take(struct vg_eng *e, struct enode *n, struct etask *t, uint64_t gpus);
 void vg_node_give(struct vg_eng *e, struct enode *n, struct etask *t);
+/* It holds what another fit says from now on, on the same cards. */
+void vg_node_refit(struct vg_eng *e, struct etask *t, struct fit *f);
 /* A copy to try things on: vg_fit_now and vg_fit_gpus work on it as on the node. `gpu` has room for
    VG_NODE_GPUS_MAX. The lists of the copy are empty. */
 void vg_node_imagine(const struct enode *n, struct enode *copy, struct egpu *gpu);

@@ -213,6 +213,12 @@ enum vg_eng_end {
 /* Leaves its queue or frees its node. Unknown tasks are ignored. */
 void vg_eng_release(struct vg_eng *e, uint64_t task, enum vg_eng_end how);
 
+/* The share of a task that runs becomes so large, on the card where it is. `unbound`: whatever its
+   tenant's limits and the places promised to others say; the card's own size always counts.
+   CONFLICT: it has none or is being stopped; NO_CAPACITY with what is in the way. */
+int vg_eng_reshare(struct vg_eng *e, uint64_t task, uint32_t milli, uint64_t mem_bytes,
+                   bool unbound, struct vg_err *err);
+
 /* ------------------------------------------------------------------ decisions */
 
 /* The time of everything that follows; never goes back (an earlier time counts as the last). */

@@ -139,6 +139,13 @@ void vg_node_give(struct vg_eng *e, struct enode *n, struct etask *t) {
     changed(e, n, true);
 }
 
+void vg_node_refit(struct vg_eng *e, struct etask *t, struct fit *f) {
+    vg_node_hold(t->node, t->fit, t->gpus, -1);
+    vg_node_hold(t->node, f, t->gpus, 1);
+    t->fit = f;
+    changed(e, t->node, true);
+}
+
 void vg_node_imagine(const struct enode *n, struct enode *copy, struct egpu *gpu) {
     *copy = *n;
     copy->gpu = gpu;

@@ -107,6 +107,9 @@ const char *const vg_migrations[] = {
 
     /* What was cleared away after an attempt that had a whole node, one line each. */
     "ALTER TABLE attempts ADD COLUMN wiped TEXT;",
+    /* A share may change while it is held: its sum over time. */
+    "ALTER TABLE attempts ADD COLUMN gpu_held INTEGER NOT NULL DEFAULT 0;"
+    "UPDATE attempts SET gpu_held=gpu_milli*(until_usec-from_usec);",
 };
 const size_t vg_n_migrations = VG_COUNT(vg_migrations);
 

@@ -111,11 +111,12 @@ struct vg_attempt_row {
     uint32_t attempt;
     const char *user, *team, *pool, *node; /* the node by name */
     uint64_t from_usec, until_usec;
-    const char *how; /* "ended", "cancelled", "preempted", "lost" */
-    uint64_t cpu_milli, mem_bytes, gpu_milli;
-    uint64_t cpu_usec, mem_peak_bytes; /* what it used of them */
-    struct vg_gpu_row {                /* -1: nobody told */
-        int64_t sm_milli, sm_max;      /* mean in thousandths of a percent; percent */
+    const char *how;                          /* "ended", "cancelled", "preempted", "lost" */
+    uint64_t cpu_milli, mem_bytes, gpu_milli; /* GPUs: at its end */
+    uint64_t gpu_held;                        /* thousandths times microseconds, whatever changed */
+    uint64_t cpu_usec, mem_peak_bytes;        /* what it used of them */
+    struct vg_gpu_row {                       /* -1: nobody told */
+        int64_t sm_milli, sm_max;             /* mean in thousandths of a percent; percent */
         int64_t mem_milli, mem_max;
         int64_t mem_peak_bytes, energy_mj;
         int64_t sampled_usec; /* GPU time that the means are of */

@@ -275,6 +275,7 @@ int vg_store_put_attempt(struct vg_store *s, const struct vg_attempt_row *row,
     add_int(&v, row->gpu.energy_mj);
     add_int(&v, row->gpu.sampled_usec);
     add_text(&v, row->wiped);
+    ADD_U64(row->gpu_held);
     return queue(s, STMT_ATTEMPT_PUT, sync, &v, cb, arg);
 }
 

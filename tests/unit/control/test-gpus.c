@@ -27,33 +27,7 @@ TestSuite(gpus, .init = setup, .fini = teardown, .timeout = 120);
 
 /* A node with two GPUs of which nothing is known yet. */
 static uint64_t play_gpus(struct side *s, const char *name, uint64_t id) {
-    Vg__Pb__AgentHello h = VG__PB__AGENT_HELLO__INIT;
-    Vg__Pb__Resources total = VG__PB__RESOURCES__INIT;
-    Vg__Pb__GpuInfo info[2], *list[2];
-    char text[VG_ID_LEN + 1] = "";
-    total.has_cpu_milli = total.has_mem_bytes = 1;
-    total.cpu_milli = 2000;
-    total.mem_bytes = 8 * GIB;
-    for (uint32_t i = 0; i < 2; i++) {
-        vg__pb__gpu_info__init(&info[i]);
-        info[i].has_index = 1;
-        info[i].index = i;
-        list[i] = &info[i];
-    }
-    if (id)
-        vg_id_format(id, text);
-    h.node_id = text;
-    h.name = (char *)name;
-    h.total = &total;
-    h.machine_id = w.c.machine_id;
-    h.gpu = list;
-    h.n_gpu = 2;
-    ENV(env, AGENT_HELLO, agent_hello, &h);
-    side_open(&w, s);
-    side_send(s, &env, NULL, 0);
-    struct msg m = side_expect(&w, s, BODY(AGENT_HELLO_OK));
-    cr_assert_eq(vg_id_parse(m.env->agent_hello_ok->node_id, &id), 0);
-    msg_done(&m);
+    id = play_gpu_node(&w, s, name, id, 2, 0, NULL, 0);
     side_sync(&w, s);
     return id;
 }

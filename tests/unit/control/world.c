@@ -219,9 +219,25 @@ void side_sync(struct world *w, struct side *s) {
 
 uint64_t play_agent(struct world *w, struct side *s, const char *name, uint64_t id,
                     Vg__Pb__TaskReport **reports, size_t n) {
+    return play_gpu_node(w, s, name, id, 0, 0, reports, n);
+}
+
+uint64_t play_gpu_node(struct world *w, struct side *s, const char *name, uint64_t id,
+                       uint32_t gpus, uint64_t gpu_mem_bytes, Vg__Pb__TaskReport **reports,
+                       size_t n) {
     Vg__Pb__AgentHello h = VG__PB__AGENT_HELLO__INIT;
     Vg__Pb__Resources total = VG__PB__RESOURCES__INIT;
+    Vg__Pb__GpuInfo info[8], *list[8];
     char text[VG_ID_LEN + 1] = "";
+    for (uint32_t i = 0; i < gpus && i < VG_COUNT(info); i++) {
+        vg__pb__gpu_info__init(&info[i]);
+        info[i].has_index = 1;
+        info[i].index = i;
+        info[i].has_mem_bytes = gpu_mem_bytes != 0;
+        info[i].mem_bytes = gpu_mem_bytes;
+        list[h.n_gpu++] = &info[i];
+    }
+    h.gpu = list;
     total.has_cpu_milli = total.has_mem_bytes = 1;
     total.cpu_milli = 2000;
     total.mem_bytes = 8ULL << 30;

@@ -57,6 +57,10 @@ void msg_done(struct msg *m);
 /* Plays an agent's hello with these reports; returns the node's id. */
 uint64_t play_agent(struct world *w, struct side *s, const char *name, uint64_t id,
                     Vg__Pb__TaskReport **reports, size_t n);
+/* The same with GPUs of that size (at most 8; 0: it does not say). */
+uint64_t play_gpu_node(struct world *w, struct side *s, const char *name, uint64_t id,
+                       uint32_t gpus, uint64_t gpu_mem_bytes, Vg__Pb__TaskReport **reports,
+                       size_t n);
 /* Sends a RunReq for `true`; `tweak` may change it. Returns the request number. */
 uint32_t play_run(struct side *s, uint64_t task, void (*tweak)(Vg__Pb__RunReq *));
 void play_started(struct side *agent, uint64_t task, uint32_t attempt);

@@ -166,13 +166,20 @@ Test(task, a_share_is_part_of_the_card_that_was_found_and_goes_with_the_attempt)
     struct vg_res held = vg_task_held(t);
     cr_assert(held.gpu_milli == 300 && held.gpu_mem_bytes == (80ULL << 30) * 3 / 10);
     cr_assert_eq(held.cpu_milli, 500);
-    t->share.milli = 450; /* changed under way */
+    cr_assert_eq(vg_task_move(t, VG_TASK_RUNNING, 1000000, NULL), 0);
+    cr_assert_eq(vg_task_gpu_held(t, 1000100), 300 * 100);
+    vg_task_reshare(t, 450, 8ULL << 30, false, 1000100);
+    cr_assert_eq(vg_task_gpu_held(t, 1000110), 300 * 100 + 450 * 10);
+    vg_task_reshare(t, 100, 8ULL << 30, true, 1000200);
+    vg_task_reshare(t, 450, 8ULL << 30, true, 1000150); /* a clock that went back adds nothing */
+    cr_assert_eq(vg_task_gpu_held(t, 1000150), 300 * 100 + 450 * 100);
     cr_assert_eq(vg_task_to_row(t, true, &pack, &row), 0);
-    cr_assert_str_eq(row.gpus, "3 share 450 25769803776 shared hard");
+    cr_assert_str_eq(row.gpus, "3 share 450 8589934592 shared hard 1000200 75000");
     cr_assert_eq(vg_task_from_row(&row, NULL, &back), 0);
-    cr_assert(back->gpus == 8 && back->grant.gpu_milli == 300 && back->share.milli == 450);
-    cr_assert(back->share.mem_bytes == held.gpu_mem_bytes && back->share.hard &&
+    cr_assert(back->gpus == 8 && back->grant.gpu_milli == 300);
+    cr_assert(back->share.milli == 450 && back->share.mem_bytes == 8ULL << 30 && back->share.hard &&
               back->share.class == VG_CLASS_SHARED);
+    cr_assert_eq(vg_task_gpu_held(back, 1000300), 75000 + 450 * 100);
     vg_task_free(back);
     static const char *const bad[] = {"3 share", "3 share 0 1 shared soft",
                                       "3 share 1000 1 mps soft", "3 share 1 1 best soft",

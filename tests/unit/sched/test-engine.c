@@ -368,3 +368,88 @@ Test(engine, a_promise_holds_back_those_after_it_and_nobody_else) {
     cr_assert_null(vg_eng_check(e));
     vg_eng_free(e);
 }
+
+/* --- shares that change --- */
+
+static struct vg_eng_req share_req(uint64_t id, uint32_t milli, uint64_t gib) {
+    struct vg_eng_req r = kit_req(id, 1, 0);
+    r.res.gpu_milli = milli;
+    r.res.gpu_mem_bytes = gib << 30;
+    r.gpu_class = 1;
+    return r;
+}
+
+static int reshare(struct vg_eng *e, uint64_t id, uint32_t milli, uint64_t gib,
+                   struct vg_err *err) {
+    *err = (struct vg_err)VG_ERR_INIT;
+    int r = vg_eng_reshare(e, id, milli, gib << 30, false, err);
+    cr_assert_null(vg_eng_check(e), "%s", vg_eng_check(e));
+    return r;
+}
+
+static uint64_t gpu_milli_held(const struct vg_eng *e) {
+    struct vg_eng_tenant_info t;
+    cr_assert_eq(vg_eng_tenants(e, &t, 1), 1);
+    return t.held.gpu_milli;
+}
+
+Test(engine, a_share_grows_into_what_its_card_has_free_and_no_further) {
+    struct vg_eng *e = kit_new(1, 1);
+    struct vg_err err;
+    struct vg_eng_req r = share_req(1, 300, 0), other = share_req(2, 500, 20);
+    kit_send(e, &r);
+    kit_send(e, &other);
+    cr_assert_eq(kit_next(e), 1);
+    cr_assert_eq(kit_next(e), 2);
+    cr_assert_eq(gpu_milli_held(e), 800);
+    cr_assert_lt(reshare(e, 1, 501, 24, &err), 0);
+    cr_assert_str_eq(err.msg,
+                     "GPU 0 of node node has no room for that: with what is free there the "
+                     "task can have at most 0.5 of it and 60 GiB of its memory");
+    cr_assert_lt(reshare(e, 1, 500, 61, &err), 0);
+    cr_assert_eq(gpu_milli_held(e), 800, "nothing changed");
+    cr_assert_eq(reshare(e, 1, 500, 60, &err), 0, "%s", err.msg);
+    cr_assert_eq(gpu_milli_held(e), 1000);
+    cr_assert_eq(reshare(e, 2, 100, 10, &err), 0, "%s", err.msg);
+    cr_assert_eq(gpu_milli_held(e), 600);
+    cr_assert_lt(reshare(e, 3, 100, 1, &err), 0, "there is no such task");
+    vg_eng_release(e, 1, VG_ENG_ENDED);
+    vg_eng_release(e, 2, VG_ENG_ENDED);
+    cr_assert_null(vg_eng_check(e));
+    cr_assert_eq(gpu_milli_held(e), 0);
+    vg_eng_free(e);
+}
+
+Test(engine, what_a_share_gives_up_goes_to_who_waits) {
+    struct vg_eng *e = kit_new(1, 1);
+    struct vg_err err;
+    struct vg_eng_req r = share_req(1, 800, 0), other = share_req(2, 500, 0);
+    kit_send(e, &r);
+    kit_send(e, &other);
+    cr_assert_eq(kit_next(e), 1);
+    cr_assert_eq(kit_next(e), 0);
+    cr_assert_eq(reshare(e, 1, 500, 40, &err), 0, "%s", err.msg);
+    cr_assert_eq(kit_next(e), 2);
+    cr_assert_null(vg_eng_check(e));
+    vg_eng_free(e);
+}
+
+Test(engine, a_share_does_not_grow_beyond_its_tenants_limit_unless_an_admin_says_so) {
+    struct vg_eng *e = kit_new(1, 1);
+    struct vg_eng_tenant t = {
+        .id = 1, .name = "ann", .limit = {400, UINT64_MAX, UINT64_MAX}, .weight = 1};
+    struct vg_err err;
+    struct vg_eng_req r = share_req(1, 300, 0);
+    cr_assert_eq(vg_eng_set_tenant(e, &t), 0);
+    kit_send(e, &r);
+    cr_assert_eq(kit_next(e), 1);
+    cr_assert_eq(reshare(e, 1, 400, 24, &err), 0, "%s", err.msg);
+    cr_assert_lt(reshare(e, 1, 500, 24, &err), 0);
+    cr_assert_str_eq(err.msg, "ann holds 0.4 GPUs and may hold 0.4: end something first, or ask an "
+                              "administrator");
+    cr_assert_eq(reshare(e, 1, 400, 50, &err), 0, "memory is not limited: %s", err.msg);
+    cr_assert_eq(vg_eng_reshare(e, 1, 900, 70ULL << 30, true, &err), 0);
+    cr_assert_lt(vg_eng_reshare(e, 1, 900, 81ULL << 30, true, &err), 0, "the card is what it is");
+    cr_assert_null(vg_eng_check(e));
+    vg_eng_free(e);
+}

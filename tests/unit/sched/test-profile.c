@@ -174,6 +174,39 @@ Test(profile, shares_of_a_gpu_are_promised_by_the_thousandth) {
     vg_eng_free(e);
 }
 
+Test(profile, a_share_does_not_grow_into_what_was_promised) {
+    struct vg_eng *e = make(1, 1);
+    struct vg_eng_req r = kit_req(1, 1, 0);
+    struct vg_err err = VG_ERR_INIT;
+    r.res.gpu_milli = 300;
+    r.limit_usec = 60 * MINUTE;
+    kit_send(e, &r);
+    r.task = r.order = 2;
+    r.res.gpu_milli = 400;
+    r.limit_usec = 20 * MINUTE;
+    kit_send(e, &r);
+    cr_assert_eq(kit_next(e), 1);
+    cr_assert_eq(kit_next(e), 2);
+    r.task = r.order = 3;
+    r.res.gpu_milli = 600;
+    kit_send(e, &r);
+    cr_assert_eq(kit_next(e), 0);
+    cr_expect_eq(promise(e, 3)->from, START + 20 * MINUTE);
+    cr_assert_lt(vg_eng_reshare(e, 1, 450, 8ULL << 30, false, &err), 0);
+    cr_assert_str_eq(err.msg,
+                     "what is free on GPU 0 of node node is kept for a task that waits for "
+                     "it: ask for less, or ask again when that has run");
+    cr_assert_eq(vg_eng_reshare(e, 1, 400, 8ULL << 30, false, &err), 0, "600 and 400 go together");
+    check(e);
+    cr_assert_eq(vg_eng_reshare(e, 2, 600, 48ULL << 30, false, &err), 0, "gone by then: %s",
+                 err.msg);
+    check(e);
+    ends(e, START + 20 * MINUTE, 2);
+    cr_assert_eq(kit_next(e), 3);
+    check(e);
+    vg_eng_free(e);
+}
+
 Test(profile, a_promised_card_is_kept_from_other_classes) {
     struct vg_eng *e = make(1, 1);
     struct vg_eng_req r = kit_req(1, 1, 0);
