@@ -1,5 +1,6 @@
 /* The node's GPUs, as the agent uses them: their driver's files, and what tasks are told. */
 #include "agent/agent-int.h"
+#include "agent/agent-mps-words.h"
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -61,6 +62,13 @@ int vg_agent_gpu_env(const struct vg_agent *a, const Vg__Pb__Start *start,
     for (size_t i = 0; r >= 0 && i < VG_COUNT(names); i++) {
         snprintf(text, sizeof(text), "%s=%s", names[i], value);
         r = add(start, ret, text);
+    }
+    if (r >= 0 && vg_start_is_mps(start)) {
+        r = add(start, ret, "CUDA_MPS_PIPE_DIRECTORY=" VG_MPS_INSIDE);
+        snprintf(text, sizeof(text), "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=");
+        vg_mps_percentage(start->grant->gpu_milli, text + strlen(text),
+                          sizeof(text) - strlen(text));
+        r = r < 0 ? r : add(start, ret, text);
     }
     const struct vg_cdi_list *env = &a->driver.cdi.common.env;
     for (size_t i = 0; r >= 0 && i < env->n; i++)

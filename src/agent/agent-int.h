@@ -136,6 +136,10 @@ void vg_keepers_reap(struct vg_agent *a);
 /* agent-spawn.c: the fork and what the child may keep. */
 int vg_keeper_birth(struct vg_agent *a, const struct vg_warm_key *key, struct vg_agent_keeper *k,
                     struct vg_err *err);
+/* Starts a program that is no keeper, with clean signals and these as 0, 1 and 2; as the leader of
+   a session of its own where it has to outlive the agent. */
+int vg_agent_run(const char *program, const char *const *argv, char *const *env, const int fds[3],
+                 bool session, pid_t *ret);
 /* Around a call that makes the sandbox node open descriptors: keepers inherit the new ones. */
 struct vg_agent_fresh {
     int fd[VG_AGENT_FRESH_FDS];
@@ -161,6 +165,7 @@ struct vg_agent_attach {
 
 struct vg_agent_share { /* agent-share.c */
     uint32_t milli;     /* of the card; 0: it has no share */
+    bool mps;           /* class `mps`: it computes at the same time as others, not in turns */
     uint32_t card;
     uint64_t turn_usec;  /* no turn on this card is longer; 0: no wish */
     uint32_t slice_usec; /* as its keeper was told; 0: not yet */
@@ -194,6 +199,7 @@ struct vg_agent_task {
     struct vg_meeting *meeting; /* owned; where others of its gang find it, or NULL */
     struct vg_meter *meter;     /* owned; agent-meter.c; NULL: it has no GPU */
     struct vg_agent_share share;
+    bool mps_over; /* its card's server has ended */
 };
 
 /* An attempt that ended and was acknowledged: a late Start of it is refused by this. */
@@ -280,6 +286,16 @@ void vg_share_adopt(struct vg_agent_task *t, const Vg__Pb__Start *start);
 /* A share of this task's card came, went or changed. Nothing for a task without one. */
 void vg_share_divide(struct vg_agent *a, const struct vg_agent_task *t);
 void vg_share_on_change(struct vg_agent *a, const Vg__Pb__TaskShare *m);
+
+/* agent-mps.c: cards that tasks of class `mps` share. */
+/* vg_keepers_submit() as soon as the card's server is as it must be, or the task's end. */
+void vg_mps_submit(struct vg_agent *a, struct vg_agent_task *t);
+/* A task of that card came, went or has another share. */
+void vg_mps_changed(struct vg_agent *a, uint32_t card);
+/* All tasks that live on the node are known: finds the daemons that an earlier agent started. */
+void vg_mps_adopt(struct vg_agent *a);
+/* Ends those that no task needs. */
+void vg_mps_close(struct vg_agent *a);
 
 /* agent-watch.c: the process that looks at the cards. */
 struct vg_agent_card {
@@ -416,6 +432,7 @@ struct vg_agent {
     struct vg_gpus gpus;
     struct vg_agent_card card[VG_GPUS_MAX]; /* in the order of gpus */
     bool inexact[VG_GPUS_MAX]; /* the card's shares cannot be kept to the letter, which was said */
+    struct vg_mps *mps[VG_GPUS_MAX]; /* by card; NULL: never had one */
     struct vg_watcher watch;
     uv_timer_t meter_timer;
     size_t n_metered; /* tasks with a meter */

@@ -14,8 +14,10 @@
 #include <string.h>
 
 static struct vg_agent_share share_of(const Vg__Pb__Start *start) {
-    return (struct vg_agent_share){
-        .milli = start->grant->gpu_milli, .card = start->gpu[0], .turn_usec = start->gpu_turn_usec};
+    return (struct vg_agent_share){.milli = start->grant->gpu_milli,
+                                   .card = start->gpu[0],
+                                   .turn_usec = start->gpu_turn_usec,
+                                   .mps = vg_start_is_mps(start)};
 }
 
 void vg_share_adopt(struct vg_agent_task *t, const Vg__Pb__Start *start) {
@@ -68,7 +70,7 @@ int vg_share_begin(struct vg_agent *a, struct vg_agent_task *t, const Vg__Pb__St
 }
 
 static bool is_on(const struct vg_agent_task *t, uint32_t card) {
-    return t->share.milli && t->share.card == card && t->keeper && !t->gated &&
+    return t->share.milli && !t->share.mps && t->share.card == card && t->keeper && !t->gated &&
            t->state != VG_AT_EXITED;
 }
 
@@ -108,7 +110,9 @@ static void divide(struct vg_agent *a, uint32_t card) {
 }
 
 void vg_share_divide(struct vg_agent *a, const struct vg_agent_task *t) {
-    if (t->share.milli)
+    if (t->share.mps)
+        vg_mps_changed(a, t->share.card);
+    else if (t->share.milli)
         divide(a, t->share.card);
 }
 

@@ -18,6 +18,8 @@
 #include <linux/magic.h>
 #include <linux/nsfs.h>
 #include <sched.h>
+#include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -122,6 +124,7 @@ int vg_keeper_birth(struct vg_agent *a, const struct vg_warm_key *key, struct vg
                     struct vg_err *err) {
     struct vg_keeper_birth birth = {
         .node = a->node,
+        .node_dir = a->node_dir,
         .keepers_dir = a->keepers_dir,
         .lease_path = a->lease_path,
         .profile = {.slot = key->slot,
@@ -151,4 +154,25 @@ int vg_keeper_birth(struct vg_agent *a, const struct vg_warm_key *key, struct vg
     if (r < 0 && k->net_slot != UINT32_MAX)
         vg_netpool_put(a->net, k->net_slot);
     return r;
+}
+
+int vg_agent_run(const char *program, const char *const *argv, char *const *env, const int fds[3],
+                 bool session, pid_t *ret) {
+    posix_spawn_file_actions_t act;
+    posix_spawnattr_t attr;
+    sigset_t none, all;
+    sigemptyset(&none);
+    sigfillset(&all);
+    if (posix_spawn_file_actions_init(&act) != 0 || posix_spawnattr_init(&attr) != 0)
+        return -ENOMEM;
+    short flags = POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF;
+    posix_spawnattr_setflags(&attr, (short)(session ? flags | POSIX_SPAWN_SETSID : flags));
+    posix_spawnattr_setsigmask(&attr, &none);
+    posix_spawnattr_setsigdefault(&attr, &all);
+    for (int i = 0; i < 3; i++)
+        posix_spawn_file_actions_adddup2(&act, fds[i], i);
+    int r = posix_spawn(ret, program, &act, &attr, (char *const *)argv, env);
+    posix_spawnattr_destroy(&attr);
+    posix_spawn_file_actions_destroy(&act);
+    return -r;
 }

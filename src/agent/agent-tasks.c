@@ -407,7 +407,10 @@ void vg_tasks_on_start(struct vg_agent *a, const Vg__Pb__Start *start, int *fds,
             return;
         }
     }
-    vg_keepers_submit(a, t, &t->key);
+    if (t->share.mps)
+        vg_mps_submit(a, t);
+    else
+        vg_keepers_submit(a, t, &t->key);
 }
 
 /* ------------------------------------------------------------------ gates */

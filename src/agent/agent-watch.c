@@ -278,25 +278,6 @@ static void tell_changes(struct vg_agent *a) {
         say(a, o);
 }
 
-static int spawn_as(const char *program, const char **argv, int fd, pid_t *ret) {
-    posix_spawn_file_actions_t act;
-    posix_spawnattr_t attr;
-    sigset_t none, all;
-    sigemptyset(&none);
-    sigfillset(&all);
-    if (posix_spawn_file_actions_init(&act) != 0 || posix_spawnattr_init(&attr) != 0)
-        return -ENOMEM;
-    posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    posix_spawnattr_setsigmask(&attr, &none);
-    posix_spawnattr_setsigdefault(&attr, &all);
-    posix_spawn_file_actions_adddup2(&act, fd, STDIN_FILENO);
-    posix_spawn_file_actions_addopen(&act, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-    int r = posix_spawn(ret, program, &act, &attr, (char *const *)argv, environ);
-    posix_spawnattr_destroy(&attr);
-    posix_spawn_file_actions_destroy(&act);
-    return -r;
-}
-
 static int spawn(struct vg_agent *a, int fd, pid_t *ret) {
     char count[16];
     vg_auto_free char *dir = vg_agent_path(a, "fake-gpus");
@@ -311,7 +292,9 @@ static int spawn(struct vg_agent *a, int fd, pid_t *ret) {
         argv[n++] = "--amd";
     else
         argv[n++] = "--nvml", argv[n++] = nvml_path(a);
-    return spawn_as(a->self_exe, argv, fd, ret);
+    vg_auto_fd int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    const int fds[3] = {fd, null, STDERR_FILENO};
+    return null < 0 ? -errno : vg_agent_run(a->self_exe, argv, environ, fds, false, ret);
 }
 
 static void begin(struct vg_agent *a) {

@@ -412,6 +412,7 @@ void vg_agent_stopped(struct vg_agent *a) {
         rmdir(inside);
     rmdir(a->keepers_dir);
     vg_watch_stop(a); /* a child, too, which ends when it is told to */
+    vg_mps_close(a);
     wait_for_keepers();
     vg_agent_quit(a, 0);
 }
@@ -476,6 +477,7 @@ static void on_adopted(struct vg_agent *a) {
         vg_info("took over %zu tasks of %zu keepers", vg_map_len(&a->tasks), a->n_keepers);
     vg_link_start(a);
     vg_meter_sweep(a);
+    vg_mps_adopt(a);
     vg_watch_start(a);
     if (a->stopping) { /* it was told to before it knew its tasks */
         vg_tasks_kill_all(a, GOING_DOWN);
@@ -548,6 +550,7 @@ int vg_agent_main(int argc, char **argv) {
     if (a->status < 0) /* a stop may come before the first turn */
         uv_run(&a->loop, UV_RUN_DEFAULT);
     vg_watch_stop(a);
+    vg_mps_close(a);
     vg_link_close(a);
     uv_run(&a->loop, UV_RUN_NOWAIT); /* lets the connection say its last words */
     vg_io_close(a);

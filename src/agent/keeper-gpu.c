@@ -25,6 +25,8 @@
 #define SLICE_DEFAULT_USEC 2000 /* until the agent has said how the card is divided */
 
 static uint32_t slice_of(const struct ktask *t) {
+    if (vg_start_is_mps(t->start))
+        return 0; /* it computes in the server's group, at the same time as others */
     return t->slice_usec ? t->slice_usec : SLICE_DEFAULT_USEC;
 }
 
@@ -195,7 +197,8 @@ void kgpu_watched(struct keeper *k, struct ktask *t, int listener) {
                                     .managed_device = st.st_rdev,
                                     .ud = t,
                                     .changed = show_sums,
-                                    .processes = show_processes};
+                                    .processes = show_processes,
+                                    .mps = vg_start_is_mps(t->start)};
     if (g && g->root[0])
         simulate(g->root, &setup);
     if (vg_warden_start(&setup, &t->watch, &err) < 0)
@@ -256,6 +259,10 @@ void kgpu_end(struct ktask *t) {
             "%llu requests for GPU memory were refused: its share is %s (--gpu-mem asks for more)",
             (unsigned long long)s.refused, vg_format_size(s.limit_bytes, share, sizeof(share)));
     }
+    if (t->status && s.beside && !t->text[0])
+        snprintf(t->text, sizeof(t->text),
+                 "it tried to use its GPU without the pool's MPS server: leave "
+                 "CUDA_MPS_PIPE_DIRECTORY as it is");
     vg_warden_stop(t->watch);
     t->watch = NULL;
     close_page(t);

@@ -213,6 +213,11 @@ void kgpu_changed(struct ktask *t); /* weight or memory of its share, in `start`
 void kgpu_audit(struct keeper *k, struct ktask *t, uint64_t card_bytes);
 void kgpu_end(struct ktask *t);
 
+/* keeper-mps.c: 1 and a folder that its sandbox needs (fd: the caller's to close), 0 for a task of
+   another class, or -errno: it must not run. */
+int kmps_bind(const struct keeper *k, const struct ktask *t, struct vg_bind *ret,
+              struct vg_err *err);
+
 /* keeper-mirror.c */
 int kmirror_begin(struct keeper *k, struct ktask *t, int stdin_fd, struct vg_err *err);
 void kmirror_free(struct keeper *k, struct ktask *t);

@@ -50,9 +50,17 @@ ssize_t vg_kpkt_recv(int sock, struct vg_kpkt *ret, uint8_t *buf, int *fds, size
     return (ssize_t)ret->len;
 }
 
-bool vg_start_is_share(const Vg__Pb__Start *start) {
-    return start->class_name && !strcmp(start->class_name, "shared") && start->n_gpu == 1 &&
+static bool has_part(const Vg__Pb__Start *start, const char *class_name) {
+    return start->class_name && !strcmp(start->class_name, class_name) && start->n_gpu == 1 &&
            start->grant && start->grant->gpu_milli;
+}
+
+bool vg_start_is_mps(const Vg__Pb__Start *start) {
+    return has_part(start, "mps");
+}
+
+bool vg_start_is_share(const Vg__Pb__Start *start) {
+    return has_part(start, "shared") || vg_start_is_mps(start);
 }
 
 const char *vg_kshare_word(const char *words, size_t len, size_t n) {

@@ -433,6 +433,11 @@ static int do_exec(struct keeper *k, struct ktask *t, struct stdio *s, int cwd_f
      */
     if (cwd && (cwd_fd >= 0 || st->who->local))
         binds[n_binds++] = (struct vg_bind){.path = cwd, .fd = cwd_fd};
+    struct vg_bind mps = {.fd = -1};
+    int r = kmps_bind(k, t, &mps, err);
+    vg_auto_fd int mps_fd = mps.fd;
+    if (r > 0)
+        binds[n_binds++] = mps;
     n_binds += kmirror_binds(t, binds + n_binds, VG_COUNT(binds) - n_binds);
     struct vg_rlimit rl[16];
     size_t n_rl = 0;
@@ -452,7 +457,8 @@ static int do_exec(struct keeper *k, struct ktask *t, struct stdio *s, int cwd_f
         lim = (struct vg_limits){g->cpu_milli, g->mem_bytes, g->pids, g->disk_bytes};
     struct kgpu_lay *lay = NULL;
     bool share = kgpu_is_held(k, t);
-    int r = share ? kgpu_lay(k, t, &lay, err) : 0;
+    if (r >= 0 && share)
+        r = kgpu_lay(k, t, &lay, err);
     struct vg_exec x = {
         .argv = argv,
         .env = env,

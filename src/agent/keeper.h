@@ -82,6 +82,7 @@ struct vg_keeper_birth {
     uint32_t serial;   /* unique on the node: names the socket and the sandbox */
     uint64_t log_head_bytes, log_tail_bytes;
     const struct vg_gpus *gpus; /* the node's, to find device nodes; may be NULL */
+    const char *node_dir;       /* $VIRGA_HOME/node */
     struct vg_fsd_conf fs; /* dir not NULL: tasks bring their files, no sandbox is made before */
     const char *const *libraries; /* for them: the node's driver libraries */
     size_t n_libraries;
@@ -107,8 +108,12 @@ enum vg_kshare_word {
 /* The n-th of them, or NULL: there are not so many. */
 const char *vg_kshare_word(const char *words, size_t len, size_t n);
 
-/* Whether a task has a part of one card (class `shared`), which its keeper watches over. */
+/* Whether a task has a part of one card (classes `shared` and `mps`), which its keeper watches
+ * over. */
 bool vg_start_is_share(const Vg__Pb__Start *start);
+bool vg_start_is_mps(const Vg__Pb__Start *start);
+/* Where its programs find the server, by default and by variable. */
+#define VG_MPS_INSIDE "/tmp/nvidia-mps"
 
 /* Packet helpers for both sides. */
 int vg_kpkt_send(int sock, enum vg_kpkt_kind kind, uint64_t id, uint64_t a, uint64_t b,

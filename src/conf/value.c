@@ -140,7 +140,7 @@ static const struct {
 } classes[VG_CLASSES] = {
     [VG_CLASS_DEDICATED] = {"dedicated", true, false, "own card; shared kernel and driver"},
     [VG_CLASS_SHARED] = {"shared", true, true, "own context; shared card, kernel and driver"},
-    [VG_CLASS_MPS] = {"mps", false, true, "one context for all on the card"},
+    [VG_CLASS_MPS] = {"mps", true, true, "one context for all on the card"},
     [VG_CLASS_MIG] = {"mig", false, false, "own part of a card; shared kernel and driver"},
     [VG_CLASS_BARE] = {"bare-metal", false, false, "own node"},
 };

@@ -32,6 +32,7 @@ enum vg_rm_class {
     VG_RM_CLASS_EVENT_CALLBACK = 0x78,
     VG_RM_CLASS_EVENT_OS = 0x79, /* its parameters name a descriptor */
     VG_RM_CLASS_EVENT_CALLBACK_EX = 0x7e,
+    VG_RM_CLASS_COMPUTE = 0xc0,         /* the last two digits of every generation's */
     VG_RM_CLASS_CHANNEL_GROUP = 0xa06c, /* what the card's scheduler gives time to */
 };
 

@@ -12,6 +12,8 @@ struct vg_wmem {
     struct vg_wprocess *owner; /* borrowed: names of it are its own only, so it outlives them */
 };
 
+#define VG_WCLASS_SERVERS UINT32_MAX /* another name for something of MPS's server */
+
 struct vg_wobject {
     uint32_t handle, class_id;
     struct vg_wclient *client; /* borrowed */
@@ -44,6 +46,7 @@ struct vg_warden {
     struct vg_list in_order; /* of processes */
     struct vg_warden_stat stat;
     uint32_t slice_usec;
+    bool mps;
 };
 
 /* ---- warden-books.c: what a task has --------------------------------------------------------- */

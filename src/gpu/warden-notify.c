@@ -253,6 +253,8 @@ static int prepare(struct vg_warden_watch *t, struct vg_err *err) {
     if (r < 0)
         return vg_err_sys(err, r, "cannot watch over a shared GPU");
     vg_warden_slice(t->w, t->setup.slice_usec);
+    if (t->setup.mps)
+        vg_warden_mps(t->w);
     vg_warden_stat(t->w, &t->stat);
     return open_devices(t, err);
 }

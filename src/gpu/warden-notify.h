@@ -30,6 +30,7 @@ struct vg_warden_setup {
     size_t n_devices;
     uint64_t limit_bytes;
     uint32_t slice_usec;
+    bool mps;             /* vg_warden_mps() */
     dev_t managed_device; /* of /dev/nvidia-uvm; 0: there is none */
     /* NULL: the real thing. Tests and simulated cards put a driver of their own here; a simulated
        card's managed-memory device is the file of this name. */

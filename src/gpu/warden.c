@@ -276,6 +276,19 @@ static struct vg_warden_answer allocate(struct vg_warden *w, const struct vg_war
     return done(r);
 }
 
+/* A program that does not find MPS, or does not want to, would compute beside it, in turns with all
+   of its clients: a channel of a group that is not the server's. */
+static bool beside_mps(struct vg_warden *w, const struct request *q) {
+    if (!w->mps || (q->a.class_id & 0xff) != VG_RM_CLASS_COMPUTE)
+        return false;
+    const struct vg_wobject *channel = vg_wbooks_object(w, q->a.client, q->a.parent);
+    return !channel || !channel->parent || channel->parent->class_id != VG_WCLASS_SERVERS;
+}
+
+void vg_warden_mps(struct vg_warden *w) {
+    w->mps = true;
+}
+
 static struct vg_warden_answer on_alloc(struct vg_warden *w, const struct vg_warden_call *k) {
     vg_auto_free struct request *q = vg_alloc(sizeof(*q));
     int r = q ? fetch_form(w, k, q) : -ENOMEM;
@@ -297,6 +310,10 @@ static struct vg_warden_answer on_alloc(struct vg_warden *w, const struct vg_war
     }
     if (w->stat.objects >= VG_WARDEN_OBJECTS_MAX)
         return refuse(w, k, q, VG_RM_INSUFFICIENT_RESOURCES);
+    if (beside_mps(w, q)) {
+        w->stat.beside++;
+        return refuse(w, k, q, VG_RM_INSUFFICIENT_RESOURCES);
+    }
     r = fetch_params(w, k, q);
     if (r < 0)
         return failed(r);
@@ -325,14 +342,16 @@ static struct vg_warden_answer on_free(struct vg_warden *w, const struct vg_ward
     return done(r);
 }
 
-/* Another name for an object of the same process keeps its memory. */
+/* Another name for an object of the same process keeps its memory. What MPS's server shares with
+   its clients is the server's; whether it does share is for the driver to say. */
 static struct vg_warden_answer on_dup(struct vg_warden *w, const struct vg_warden_call *k) {
     struct vg_rm_dup d;
     if (w->ops.read(k->caller, k->arg, &d, sizeof(d)) != (int64_t)sizeof(d))
         return failed(-EFAULT);
     struct vg_wclient *from = vg_wbooks_client(w, d.from_client), *to;
     struct vg_wobject *o = vg_wbooks_object(w, d.from_client, d.from_object);
-    if (!from || !o || from->process != k->process || w->stat.objects >= VG_WARDEN_OBJECTS_MAX) {
+    bool own = from && o && from->process == k->process, servers = w->mps && !from;
+    if ((!own && !servers) || w->stat.objects >= VG_WARDEN_OBJECTS_MAX) {
         w->stat.strange++;
         return failed(-EPERM);
     }
@@ -345,10 +364,11 @@ static struct vg_warden_answer on_dup(struct vg_warden *w, const struct vg_warde
     if (r >= 0)
         r = w->ops.issue(w->ops.ud, k->process, fd, k->cmd, &d);
     if (r >= 0 && d.status == VG_RM_OK) {
-        if (o->mem)
-            o->mem->refs++;
-        struct vg_wmem *mem = o->mem;
-        if (vg_wbooks_add(w, to, d.parent, d.object, o->class_id, mem) < 0) {
+        struct vg_wmem *mem = o ? o->mem : NULL;
+        if (mem)
+            mem->refs++;
+        if (vg_wbooks_add(w, to, d.parent, d.object, o ? o->class_id : VG_WCLASS_SERVERS, mem) <
+            0) {
             undo(w, k->process, fd, d.client, d.parent, d.object);
             vg_wmem_unref(w, mem);
             r = -ENOMEM;

@@ -57,6 +57,7 @@ struct vg_warden_stat {
     uint64_t limit_bytes, used_bytes, peak_bytes, managed_bytes;
     uint64_t refused; /* allocations beyond the limit */
     uint64_t strange; /* calls that are not let through at all */
+    uint64_t beside;  /* attempts to compute beside MPS */
     uint64_t retaken; /* time slices that somebody else had changed */
     uint32_t objects, clients, groups;
 };
@@ -86,6 +87,9 @@ void vg_warden_gone(struct vg_warden *w, uint64_t process);
 void vg_warden_limit(struct vg_warden *w, uint64_t limit_bytes);
 /* Time slice of every channel group, those to come included; 0: as the driver likes. */
 void vg_warden_slice(struct vg_warden *w, uint32_t usec);
+/* From now on its processes compute in the group of channels that NVIDIA's MPS server shares with
+   its clients, and in no other. */
+void vg_warden_mps(struct vg_warden *w);
 /* Once a second: slices that are not as they were set are set again. How many there were. */
 uint32_t vg_warden_assert_slices(struct vg_warden *w);
 void vg_warden_stat(const struct vg_warden *w, struct vg_warden_stat *ret);

@@ -127,7 +127,9 @@ static int take_detached(struct vg_sandbox *sb, const struct vg_bind *b, struct 
                          struct vg_err *err) {
     if (is_bound(sb, b->path))
         return 0;
-    int fd = fcntl(b->fd, F_DUPFD_CLOEXEC, 3);
+    int fd = b->nodes ? clone_tree(b->fd, 0, -1, b->read_only) : fcntl(b->fd, F_DUPFD_CLOEXEC, 3);
+    if (b->nodes && fd < 0)
+        return vg_err_sys(err, fd, "cannot share %s with the sandbox", b->path);
     char *copy = fd < 0 ? NULL : vg_strdup(b->path);
     if (!copy) {
         vg_close(&fd);
@@ -142,7 +144,7 @@ static int take_source(struct vg_sandbox *sb, const struct vg_exec *x, const str
                        struct pending *ret, bool *ret_gone, char **ret_cwd, struct vg_err *err) {
     char path[PATH_MAX], link[32];
     struct stat st;
-    if (b->detached)
+    if (b->detached || b->nodes)
         return take_detached(sb, b, ret, err);
     vg_auto_fd int own = b->fd < 0 ? open_as_user(sb, x, b->path) : -1;
     int src = b->fd < 0 ? own : b->fd;

@@ -112,6 +112,7 @@ struct vg_bind {
     int fd;           /* O_PATH descriptor that proves access, or -1: opened as the user */
     bool read_only;
     bool detached; /* fd is a mount of its own, moved as it is; a path bound before stays */
+    bool nodes; /* fd is a folder of the node's own, shown at `path` with its owners as they are */
 };
 
 struct vg_device {

@@ -126,9 +126,9 @@ Test(conf, each_mistake_has_its_sentence) {
         {"pools:\n- name: a\n- name: a",
          "c.yaml:3: pool 'a' stands at line 2 already; rename or remove one"},
         {"pools: [{name: a, class: bare-metal}]",
-         "c.yaml:1: class 'bare-metal' is not offered yet; use dedicated or shared"},
-        {"pools: [{name: a, class: fast}]", "c.yaml:1: 'class' is 'fast', but must be dedicated or "
-                                            "shared"},
+         "c.yaml:1: class 'bare-metal' is not offered yet; use dedicated, shared or mps"},
+        {"pools: [{name: a, class: fast}]", "c.yaml:1: 'class' is 'fast', but must be dedicated, "
+                                            "shared or mps"},
         {"pools: [{name: a, shape: {gpus: 0.5}}]", "c.yaml:1: pool 'a': class 'dedicated' gives "
                                                    "whole GPUs, so 'gpus' must be a whole number; "
                                                    "shares of a GPU need class 'shared'"},
