@@ -20,6 +20,9 @@ pools:
   - name: quick
     class: shared
     gpu_turn: 500us
+  - name: strict
+    class: shared
+    idle_end: 2s
 """
 WAYS = ["linear", "pitch", "async", "pool", "vmm", "array", "mipmap", "managed", "globals", "stack", "contexts", "graph", "import"]
 CAP = 4 * GIB
@@ -184,6 +187,22 @@ def test_a_card_that_is_lost_is_an_error_and_no_more(cloud, driver):
         driver.ask("lose", 0, 0)
         driver.ask("lose", 1, 0)
     assert run(cloud, *share(), RAW, "fill", 64)["got_mib"] == 64
+
+
+def test_a_driver_that_hangs_holds_up_its_callers_alone(cloud, driver):
+    filler = cloud.popen([*share(), "sh", "-c", f"echo on; read go; exec {RAW} fill 12288"], stdin=subprocess.PIPE)
+    assert filler.stdout.readline() == b"on\n"
+    driver.process.send_signal(signal.SIGSTOP)
+    try:
+        filler.stdin.write(b"go\n")
+        filler.stdin.flush()
+        assert cloud.out("vrun", "-P", "whole", "echo", "fine") == "fine"
+        assert cloud.json("node", "list")[0]["state"] == "ready"
+        assert filler.poll() is None
+    finally:
+        driver.process.send_signal(signal.SIGCONT)
+    assert json.loads(filler.stdout.readline())["got_mib"] == 4096
+    filler.communicate(timeout=60)
 
 
 def test_the_books_are_exact_after_kill_9(cloud, driver):
@@ -362,6 +381,21 @@ def test_an_agent_that_is_killed_leaves_shares_as_they_are(cloud, driver, one_ca
 
 
 # ------------------------------------------------------------------ health
+
+
+def test_an_idle_share_is_ended_beside_a_busy_one(cloud, driver, one_card):
+    """By what each one's processes do, not by what the card does."""
+    script = cloud.home / "node" / "fake-gpus" / "0"
+    script.write_text("sm 60\n")
+    with Holder(cloud, "busy", "0.3", pool="strict"):
+        idle = Holder(cloud, "idle", "0.3", pool="strict")
+        use = {"busy": 60, "idle": 0}
+        script.write_text("sm 60\n" + "".join(f"proc {c['pid']} {use[c['who'].split()[-1]]} {c['bytes']}\n"
+                                              for c in driver.stat()["clients"] if c["bytes"]))
+        assert idle.run.wait(timeout=60) != 0
+        assert b"ended because its GPU was not used" in idle.run.communicate()[1]
+        assert [c["who"].split()[-1] for c in driver.stat()["clients"] if c["bytes"]] == ["busy"]
+    script.unlink()
 
 
 def test_who_has_a_share_of_a_card_that_fails_is_told(cloud, driver, one_card):
