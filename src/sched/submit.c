@@ -32,16 +32,24 @@ static bool some_pool_is_empty(const struct vg_eng *e, const struct fit *f) {
     return false;
 }
 
+/* How many shares like this a card could hold when empty. */
+static uint64_t shares_on(const struct fit *f, const struct egpu *g) {
+    uint64_t k = 1000 / f->res.gpu_milli;
+    return g->mem && f->res.gpu_mem_bytes ? VG_MIN(k, g->mem / f->res.gpu_mem_bytes) : k;
+}
+
 /* How many of it a node could hold when empty. */
 static uint64_t times(const struct fit *f, const struct enode *n) {
     const struct vg_res *r = &f->res;
-    uint64_t k = f->whole ? 1 : UINT32_MAX, good = 0;
-    for (uint32_t i = 0; i < n->n_gpus; i++)
+    uint64_t k = f->whole ? 1 : UINT32_MAX, good = 0, shares = 0;
+    for (uint32_t i = 0; i < n->n_gpus; i++) {
         good += !n->gpu[i].bad;
+        shares += r->gpu_milli && !n->gpu[i].bad ? shares_on(f, &n->gpu[i]) : 0;
+    }
     if (r->gpus)
         k = VG_MIN(k, good / r->gpus);
     else if (r->gpu_milli)
-        k = good * (1000 / r->gpu_milli);
+        k = shares;
     if (r->cpu_milli)
         k = VG_MIN(k, (uint64_t)n->total.cpu_milli / r->cpu_milli);
     if (r->mem_bytes)

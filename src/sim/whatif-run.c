@@ -149,9 +149,13 @@ static int request(struct play *p, const struct vg_rec_task *t, char *pools, cha
                                .limit_usec = t->limit_usec,
                                .kin = t->kin,
                                .gang = t->gang};
-    for (size_t i = 0; i < n; i++)
-        if (vg_conf_pool(p->conf, pool[i]))
+    for (size_t i = 0; i < n; i++) {
+        const struct vg_pool_conf *c = vg_conf_pool(p->conf, pool[i]);
+        if (c && !ret->n_pools)
+            ret->gpu_class = (uint8_t)c->class;
+        if (c)
             ret->pool[ret->n_pools++] = vg_eng_pool_id(pool[i]);
+    }
     return 0;
 }
 

@@ -52,7 +52,7 @@ struct storm {
     struct book_task task[TASKS];
     struct book_node node[NODES];
     uint64_t next_id, now;
-    uint64_t min_run, preempted;
+    uint64_t min_run, preempted, reshared;
     bool at_once; /* what is preempted leaves and comes back before anything else happens */
     bool simple;  /* whole GPUs, no gangs, no pins: the reference knows everything */
 };
@@ -410,8 +410,31 @@ static void let_one_leave(struct storm *s) {
         }
 }
 
+/* Somebody's share is to become another one; it is so or nothing is. */
+static void reshare(struct storm *s) {
+    int i = (int)rnd(&s->rng, TASKS);
+    for (int k = 0; k < TASKS; k++, i = (i + 1) % TASKS) {
+        struct book_task *t = &s->task[i];
+        struct vg_err err = VG_ERR_INIT;
+        uint32_t milli = (uint32_t)(1 + rnd(&s->rng, 999));
+        uint64_t mem = (1 + rnd(&s->rng, 80)) << 30;
+        if (t->place != RUNS || !t->r.res.gpu_milli || t->leaving)
+            continue;
+        int rc = vg_eng_reshare(s->e, t->r.task, milli, mem, rnd(&s->rng, 2), &err);
+        cr_assert(rc == 0 || err.reason == VG_NO_CAPACITY, "%s", err.msg);
+        if (rc < 0)
+            return;
+        charge(s, t, -1);
+        t->r.res.gpu_milli = milli;
+        t->r.res.gpu_mem_bytes = mem;
+        charge(s, t, 1);
+        s->reshared++;
+        return;
+    }
+}
+
 static void step(struct storm *s) {
-    uint64_t what = rnd(&s->rng, 110);
+    uint64_t what = rnd(&s->rng, 116);
     s->now += rnd(&s->rng, 60 * VG_USEC);
     vg_eng_now(s->e, s->now);
     if (what < 42)
@@ -428,8 +451,10 @@ static void step(struct storm *s) {
         set_tenant(s, (int)rnd(&s->rng, TENANTS));
     else if (what < 100)
         move_tenant(s);
-    else
+    else if (what < 110)
         let_one_leave(s);
+    else
+        reshare(s);
     settle(s);
 }
 
@@ -454,6 +479,7 @@ static uint64_t run(uint64_t seed, bool simple, struct vg_eng_conf conf, int ste
     for (int i = 0; i < steps; i++)
         step(s);
     uint64_t n = s->preempted;
+    cr_assert(simple || s->reshared, "no share was changed");
     vg_eng_free(s->e);
     free(s);
     return n;

@@ -369,7 +369,24 @@ Test(engine, a_promise_holds_back_those_after_it_and_nobody_else) {
     vg_eng_free(e);
 }
 
-/* --- shares that change --- */
+/* --- shares --- */
+
+Test(engine, a_gang_of_shares_that_memory_forbids_is_refused_at_once) {
+    struct vg_eng *e = kit_new(1, 2);
+    struct vg_err err = VG_ERR_INIT;
+    struct vg_eng_req r = kit_req(0, 1, 0);
+    uint64_t ids[] = {1, 2, 3, 4, 5};
+    r.res.gpu_milli = 100;
+    r.res.gpu_mem_bytes = 40ULL << 30;
+    r.gang = 9;
+    cr_assert_lt(vg_eng_submit_gang(e, &r, ids, 5, &err), 0);
+    cr_assert_str_eq(err.msg, "all nodes of pool 'p' together could hold 4 of the 5 members even "
+                              "when empty; ask for fewer");
+    cr_assert_eq(vg_eng_submit_gang(e, &r, ids, 4, &err), 0, "%s", err.msg);
+    cr_assert_eq(kit_next(e), 1);
+    cr_assert_null(vg_eng_check(e));
+    vg_eng_free(e);
+}
 
 static struct vg_eng_req share_req(uint64_t id, uint32_t milli, uint64_t gib) {
     struct vg_eng_req r = kit_req(id, 1, 0);
