@@ -103,21 +103,6 @@ EXPORT(cuInit, unsigned flags) {
     return CUDA_OK;
 }
 
-EXPORT(cuDriverGetVersion, int *ret) {
-    *ret = 13000;
-    return CUDA_OK;
-}
-
-EXPORT(cuGetErrorName, int error, const char **ret) {
-    *ret = error == CUDA_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_OTHER";
-    return CUDA_OK;
-}
-
-EXPORT(cuGetErrorString, int error, const char **ret) {
-    *ret = error == CUDA_OUT_OF_MEMORY ? "out of memory" : "other";
-    return CUDA_OK;
-}
-
 EXPORT(cuDeviceGetCount, int *ret) {
     LOCKED;
     *ret = sim.n;

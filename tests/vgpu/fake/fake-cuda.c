@@ -35,21 +35,6 @@ EXPORT(cuInit, unsigned flags) {
     return fault("cuInit");
 }
 
-EXPORT(cuDriverGetVersion, int *ret) {
-    *ret = 13000;
-    return CUDA_OK;
-}
-
-EXPORT(cuGetErrorName, int error, const char **ret) {
-    *ret = error == CUDA_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_OTHER";
-    return CUDA_OK;
-}
-
-EXPORT(cuGetErrorString, int error, const char **ret) {
-    *ret = error == CUDA_OUT_OF_MEMORY ? "out of memory" : "other";
-    return CUDA_OK;
-}
-
 EXPORT(cuDeviceGetCount, int *ret) {
     int r = fault("cuDeviceGetCount");
     if (r == CUDA_OK)

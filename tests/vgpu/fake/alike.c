@@ -1,9 +1,25 @@
-/* The resolver of a fake libcuda, by its table of names. */
+/* What every fake libcuda says alike: its version, errors by name, and its resolver by its table of
+   names. */
 #include "strict.h"
 #include "vgpu/cuda-types.h"
 
 #include <stdio.h>
 #include <string.h>
+
+EXPORT(cuDriverGetVersion, int *ret) {
+    *ret = 13000;
+    return CUDA_OK;
+}
+
+EXPORT(cuGetErrorName, int error, const char **ret) {
+    *ret = error == CUDA_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_OTHER";
+    return CUDA_OK;
+}
+
+EXPORT(cuGetErrorString, int error, const char **ret) {
+    *ret = error == CUDA_OUT_OF_MEMORY ? "out of memory" : "other";
+    return CUDA_OK;
+}
 
 static const struct fake_name *named(const char *base, const char *suffix) {
     char name[128];
