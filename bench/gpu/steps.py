@@ -1,6 +1,6 @@
 """What Virga says of GPUs, shown on a real card; started by bench/gpu.sh. One JSON object a line.
 
-    steps.py [STEP...]      all steps, or those named; `--list` names them
+    steps.py [--quick] [STEP...]      all steps, or those named; `--list` names them; `--quick`: less of each
 
 A step that fails says so in its own line ("failed") and the next begins. Programs come from $VIRGA_BIN or build/bin,
 those for the card from build/tests/gpu. Standard library only; the workloads beside this file need torch.
@@ -22,6 +22,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 BIN = os.path.realpath(os.environ.get("VIRGA_BIN") or os.path.join(ROOT, "build", "bin"))
 PYTHON = os.environ.get("PYTHON") or sys.executable
 CAP_MIB = 4096
+QUICK = "--quick" in sys.argv
 
 CONFIG = """
 pools:
@@ -114,9 +115,9 @@ def smi(cloud, card):
 
 
 def train(cloud, card):
-    """A training through vrun on a whole card against the same without Virga, one after the other, three times."""
+    """A training through vrun on a whole card against the same without Virga, one after the other, twice."""
     plain, ours = [], []
-    for _ in range(3):
+    for _ in range(1 if QUICK else 2):
         plain.append(float(cloud.out(PYTHON, work("train.py"), "400")))
         ours.append(float(cloud.out("vrun", "-P", "whole", "--gpus", "1", PYTHON, work("train.py"), "400")))
     ratio = statistics.median(ours) / statistics.median(plain)
@@ -220,11 +221,11 @@ def windows(outputs):
 
 def shares(cloud, card):
     """Weights, second by second: how far each task's part of the work is from what it asked for."""
-    rows, seconds = [], 14
-    for kind, load in LOADS.items():
-        alone = [w[0] for w in windows([cloud.out(*share("part", 0.5, "--gpu-mem", "20G"), *load(7))])]
+    rows, seconds = [], 11
+    for kind, load in [("plain", LOADS["plain"])] if QUICK else LOADS.items():
+        alone = [w[0] for w in windows([cloud.out(*share("part", 0.5, "--gpu-mem", "20G"), *load(6))])]
         solo = statistics.median(alone)
-        for parts in ((0.3, 0.7), (0.1, 0.9), (0.166, 0.333, 0.5)):
+        for parts in ((0.3, 0.7), (0.1, 0.9), (0.166, 0.333, 0.5))[:1 if QUICK else 3]:
             running = [cloud.start(*share("part", p, "--gpu-mem", "20G"), *load(seconds)) for p in parts]
             seen = windows([finished(r, kind) for r in running])
             asked = [100 * p / sum(parts) for p in parts]
@@ -271,9 +272,9 @@ def weight(cloud, card):
 
 
 def decode(cloud, card):
-    """Many small kernels, alone on the card under a share, against the same without Virga; three times, one after the other."""
+    """Many small kernels, alone on the card under a share, against the same without Virga; twice, one after the other."""
     plain, ours = [], []
-    for _ in range(3):
+    for _ in range(1 if QUICK else 2):
         plain += json.loads(cloud.out(PYTHON, work("decode.py"), "3"))
         ours += json.loads(cloud.out(*share("part", 0.5, "--gpu-mem", "20G"), PYTHON, work("decode.py"), "3"))
     ratio = statistics.median(ours) / statistics.median(plain)
@@ -282,7 +283,7 @@ def decode(cloud, card):
 
 def kill9(cloud, card):
     """500 programs that take memory, killed at any moment, in four tasks; then each task must still have its whole share."""
-    before, rounds = card.used(), 125
+    before, rounds = card.used(), 25 if QUICK else 125
     tasks = [cloud.start(*share("part", 0.2, "--gpu-mem", f"{CAP_MIB}M", "--name", f"storm{i}"), "sh", "-c",
                          f"{PYTHON} {work('storm.py')} {rounds} {program('gpu-paths')} {i} && nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits"
                          f" && {program('gpu-paths')} 12288 linear") for i in range(4)]
@@ -293,7 +294,7 @@ def kill9(cloud, card):
         time.sleep(0.1)
     ended, left, steps = [int(t[0]) for t in told], [int(t[1]) for t in told], [json.loads(t[2])["steps"] for t in told]
     return {"rounds": sum(ended), "used_after_mib": left, "blocks_of_256_after": steps, "most_mib": highest.mib(), "card_left_bytes": card.used() - before,
-            "holds": sum(ended) == 500 and not any(left) and card.used() <= before and highest.mib() <= 4 * CAP_MIB and len(set(steps)) == 1}
+            "holds": sum(ended) == 4 * rounds and not any(left) and card.used() <= before and highest.mib() <= 4 * CAP_MIB and len(set(steps)) == 1}
 
 
 def joules(cloud, card):
@@ -356,14 +357,14 @@ def watcher(cloud, card):
     percent = [round(100 * (ticks(p) - b) / os.sysconf("SC_CLK_TCK") / took, 3) for p, b in zip(watched, begin)]
     hold.terminate()
     hold.wait()
-    return {"seconds": round(took, 1), "watcher_percent": percent[:-1], "agent_percent": percent[-1], "holds": bool(percent[:-1]) and percent[0] < 0.1}
+    return {"looked_s": round(took, 1), "watcher_percent": percent[:-1], "agent_percent": percent[-1], "holds": bool(percent[:-1]) and percent[0] < 0.1}
 
 
 STEPS = {f.__name__: f for f in (smi, train, far, cap, race, side, oom, shares, latency, weight, decode, kill9, joules, idle, watcher)}
 
 
 def main():
-    wanted = sys.argv[1:] or list(STEPS)
+    wanted = [a for a in sys.argv[1:] if a != "--quick"] or list(STEPS)
     if wanted == ["--list"]:
         for name, step in STEPS.items():
             print(f"{name:10} {' '.join(step.__doc__.split())}")
