@@ -250,6 +250,40 @@ def test_memory_that_did_not_come_by_the_warden_is_found(cloud, driver, one_card
         assert [c["who"].split()[-1] for c in driver.stat()["clients"] if c["bytes"]] == ["honest"]
 
 
+# ------------------------------------------------------------------ changed under way
+
+
+def test_a_weight_is_changed_under_running_tasks(cloud, driver, one_card):
+    with Holder(cloud, "left", "0.3") as left, Holder(cloud, "right", "0.3") as right:
+        def are(a, b):
+            return lambda: abs(driver.shares(0, ["left", "right"])["left"] - 100 * a / (a + b)) < 1
+        wait_for("halves", are(1, 1))
+        cloud.virga("task", "share", left.task, "--gpus", "0.7", check=0)
+        wait_for("the new weights", are(7, 3))
+        done = cloud.virga("task", "share", right.task, "--gpus", "0.9")
+        assert done.returncode != 0 and are(7, 3)(), "what the card has not cannot be given"
+        cloud.virga("task", "share", left.task, "--gpus", "0.1", check=0)
+        cloud.virga("task", "share", right.task, "--gpus", "0.9", check=0)
+        wait_for("the newest", are(1, 9))
+
+
+def test_memory_is_changed_under_a_running_task(cloud, driver, one_card):
+    script = f"while read mib; do {RAW} fill $mib; {PROGRAMS}/sim-hold info; done"
+    run = cloud.popen([*share(name="grows"), *with_library("sh", "-c", script)], stdin=subprocess.PIPE)
+
+    def has():
+        run.stdin.write(b"12288\n")
+        run.stdin.flush()
+        return json.loads(run.stdout.readline())["got_mib"], json.loads(run.stdout.readline())["total"]
+    assert has() == (4096, 4 * GIB)
+    task = next(t["id"] for t in cloud.json("task", "list") if t["name"] == "grows")
+    cloud.virga("task", "share", task, "--gpu-mem", "6G", check=0)
+    wait_for("its new share", lambda: has() == (6144, 6 * GIB))
+    cloud.virga("task", "share", task, "--gpu-mem", "1G", check=0)
+    wait_for("a smaller one", lambda: has() == (1024, GIB))
+    run.communicate(timeout=60)
+
+
 # ------------------------------------------------------------------ what a program sees
 
 
