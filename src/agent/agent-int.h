@@ -8,6 +8,7 @@
    2. A task has a keeper from the moment it is handed over until its keeper is gone.
    3. A keeper of a session has `session` set and is in `sessions` under that key. */
 #include "agent/agent-backoff.h"
+#include "agent/agent-slices.h"
 #include "agent/agent-ticket.h"
 #include "agent/agent-warm.h"
 #include "agent/keeper.h"
@@ -168,8 +169,10 @@ struct vg_agent_share { /* agent-share.c */
     bool mps;           /* class `mps`: it computes at the same time as others, not in turns */
     uint32_t card;
     uint64_t turn_usec;  /* no turn on this card is longer; 0: no wish */
+    bool hard;           /* it is a ceiling, too */
     uint32_t slice_usec; /* as its keeper was told; 0: not yet */
-    char *words;         /* owned: enum vg_kshare_word, for its keeper */
+    struct vg_warden_window window;
+    char *words; /* owned: enum vg_kshare_word, for its keeper */
     size_t words_len;
 };
 

@@ -2,7 +2,6 @@
    Every keeper is told its task's slice; its warden sets it. Divided anew whenever a share comes,
    goes or changes. Loop thread. */
 #include "agent/agent-int.h"
-#include "agent/agent-slices.h"
 
 #include "base/cleanup.h"
 #include "base/log.h"
@@ -11,13 +10,17 @@
 
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#define BESIDE_USEC 1000 /* slices beside somebody who has a ceiling */
 
 static struct vg_agent_share share_of(const Vg__Pb__Start *start) {
     return (struct vg_agent_share){.milli = start->grant->gpu_milli,
                                    .card = start->gpu[0],
                                    .turn_usec = start->gpu_turn_usec,
-                                   .mps = vg_start_is_mps(start)};
+                                   .mps = vg_start_is_mps(start),
+                                   .hard = start->spec->gpu_hard};
 }
 
 void vg_share_adopt(struct vg_agent_task *t, const Vg__Pb__Start *start) {
@@ -85,28 +88,74 @@ static void say_inexact(struct vg_agent *a, uint32_t card, bool exact) {
         *said = !exact;
 }
 
-static void divide(struct vg_agent *a, uint32_t card) {
+/* Those on one card, in the order of their ids: windows stay where they are as long as they can. */
+struct sharers {
     struct vg_agent_task *on[VG_SLICES_MAX];
-    uint32_t weight[VG_SLICES_MAX] = {0}, usec[VG_SLICES_MAX] = {0};
-    uint64_t turn = 0;
-    size_t n = 0;
-    vg_map_for_each (s, &a->tasks) {
-        struct vg_agent_task *t = s->value;
-        if (!is_on(t, card) || n == VG_SLICES_MAX)
-            continue;
-        if (t->share.turn_usec && (!turn || t->share.turn_usec < turn))
-            turn = t->share.turn_usec;
-        weight[n] = t->share.milli;
-        on[n++] = t;
+    uint32_t weight[VG_SLICES_MAX], usec[VG_SLICES_MAX];
+    bool hard[VG_SLICES_MAX];
+    struct vg_warden_window window[VG_SLICES_MAX];
+    size_t n, n_hard;
+    uint64_t turn_usec;
+};
+
+static int by_id(const void *a, const void *b) {
+    uint64_t x = (*(struct vg_agent_task *const *)a)->id,
+             y = (*(struct vg_agent_task *const *)b)->id;
+    return x < y ? -1 : x > y;
+}
+
+static void gather(struct vg_agent *a, uint32_t card, struct sharers *s) {
+    vg_map_for_each (slot, &a->tasks) {
+        struct vg_agent_task *t = slot->value;
+        if (is_on(t, card) && s->n < VG_SLICES_MAX)
+            s->on[s->n++] = t;
     }
-    say_inexact(a, card, vg_slices_divide(weight, n, turn, usec));
-    for (size_t i = 0; i < n; i++) {
-        if (on[i]->share.slice_usec == usec[i])
-            continue;
-        on[i]->share.slice_usec = usec[i];
-        if (vg_keeper_send(on[i]->keeper, VG_K_SLICE, on[i]->id, usec[i], 0, NULL, 0, NULL, 0) < 0)
-            vg_debug("a keeper could not be told its task's time slice");
+    qsort(s->on, s->n, sizeof(s->on[0]), by_id);
+    for (size_t i = 0; i < s->n; i++) {
+        const struct vg_agent_share *one = &s->on[i]->share;
+        s->weight[i] = one->milli;
+        s->hard[i] = one->hard;
+        s->n_hard += one->hard;
+        if (one->turn_usec && (!s->turn_usec || one->turn_usec < s->turn_usec))
+            s->turn_usec = one->turn_usec;
     }
+}
+
+/* Who has a ceiling has its window to itself but for the others' slices: these are made short, and
+   its own as long as the window, so that it gets its share in it. */
+static void make_room(struct sharers *s) {
+    for (size_t i = 0; i < s->n; i++)
+        if (s->hard[i] && s->n > 1 && s->usec[i] < s->window[i].for_usec)
+            s->usec[i] = s->window[i].for_usec;
+}
+
+static void tell_keeper(struct vg_agent_task *t, uint32_t usec, struct vg_warden_window w) {
+    if (t->share.slice_usec == usec && t->share.window.from_usec == w.from_usec &&
+        t->share.window.for_usec == w.for_usec)
+        return;
+    t->share.slice_usec = usec;
+    t->share.window = w;
+    if (vg_keeper_send(t->keeper, VG_K_SLICE, t->id, usec, (uint64_t)w.from_usec << 32 | w.for_usec,
+                       NULL, 0, NULL, 0) < 0)
+        vg_debug("a keeper could not be told its task's time slice");
+}
+
+static void divide(struct vg_agent *a, uint32_t card) {
+    vg_auto_free struct sharers *s = vg_alloc(sizeof(*s));
+    if (!s) {
+        vg_warn("gpu=%u cannot be divided anew: out of memory", card);
+        return;
+    }
+    gather(a, card, s);
+    bool asked = s->turn_usec != 0;
+    if (s->n_hard && (!asked || s->turn_usec > BESIDE_USEC))
+        s->turn_usec = BESIDE_USEC;
+    say_inexact(a, card, vg_slices_divide(s->weight, s->n, s->turn_usec, s->usec));
+    vg_slices_windows(s->weight, s->hard, s->n, s->window);
+    if (!asked)
+        make_room(s);
+    for (size_t i = 0; i < s->n; i++)
+        tell_keeper(s->on[i], s->usec[i], s->window[i]);
 }
 
 void vg_share_divide(struct vg_agent *a, const struct vg_agent_task *t) {
@@ -133,10 +182,14 @@ static int change(struct vg_agent_task *t, const Vg__Pb__TaskShare *m) {
         start->grant->gpu_mem_bytes = m->gpu_mem_bytes;
         start->grant->has_gpu_mem_bytes = true;
     }
+    if (r >= 0 && m->has_gpu_hard)
+        start->spec->has_gpu_hard = start->spec->gpu_hard = m->gpu_hard;
     if (r >= 0)
         r = vg_tasks_keep_start(t, start);
-    if (r >= 0)
+    if (r >= 0) {
         t->share.milli = start->grant->gpu_milli;
+        t->share.hard = start->spec->gpu_hard;
+    }
     if (start)
         vg__pb__start__free_unpacked(start, NULL);
     return r;

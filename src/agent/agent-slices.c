@@ -61,3 +61,17 @@ bool vg_slices_divide(const uint32_t *weight, size_t n, uint64_t turn_usec, uint
     }
     return exact;
 }
+
+void vg_slices_windows(const uint32_t *weight, const bool *hard, size_t n,
+                       struct vg_warden_window *ret) {
+    uint64_t milli = 0;
+    for (size_t i = 0; i < n; i++) {
+        ret[i] = (struct vg_warden_window){0};
+        if (!hard[i])
+            continue;
+        uint64_t from = milli * VG_WARDEN_PERIOD_USEC / 1000;
+        milli += weight[i];
+        ret[i].from_usec = (uint32_t)(from % VG_WARDEN_PERIOD_USEC);
+        ret[i].for_usec = (uint32_t)(milli * VG_WARDEN_PERIOD_USEC / 1000 - from);
+    }
+}

@@ -30,6 +30,10 @@ static uint32_t slice_of(const struct ktask *t) {
     return t->slice_usec ? t->slice_usec : SLICE_DEFAULT_USEC;
 }
 
+static struct vg_warden_window window_of(const struct ktask *t) {
+    return (struct vg_warden_window){(uint32_t)(t->window >> 32), (uint32_t)t->window};
+}
+
 /* ---- what its programs see ------------------------------------------------------------------- */
 
 #define REAL VG_SANDBOX_SHARE "/real/"
@@ -194,6 +198,7 @@ void kgpu_watched(struct keeper *k, struct ktask *t, int listener) {
                                     .n_devices = device ? 1 : 0,
                                     .limit_bytes = t->start->grant->gpu_mem_bytes,
                                     .slice_usec = slice_of(t),
+                                    .window = window_of(t),
                                     .managed_device = st.st_rdev,
                                     .ud = t,
                                     .changed = show_sums,
@@ -205,9 +210,12 @@ void kgpu_watched(struct keeper *k, struct ktask *t, int listener) {
         ktask_kill(k, t, SIGKILL, 0, err.msg);
 }
 
-void kgpu_slice(struct ktask *t, uint32_t usec) {
+void kgpu_slice(struct ktask *t, uint32_t usec, uint64_t window) {
     t->slice_usec = usec;
+    t->window = window;
     kgpu_changed(t);
+    if (t->watch)
+        vg_warden_set_window(t->watch, window_of(t));
 }
 
 void kgpu_changed(struct ktask *t) {
@@ -217,10 +225,25 @@ void kgpu_changed(struct ktask *t) {
         vg_warden_set(t->watch, t->start->grant->gpu_mem_bytes, slice_of(t));
 }
 
+/* A driver that does not stop a task's work cannot keep it to its share. False: the task ends. */
+static bool check_ceiling(struct keeper *k, struct ktask *t) {
+    struct vg_warden_stat s = {0};
+    if (t->watch)
+        vg_warden_look(t->watch, &s);
+    if (!s.unheld)
+        return true;
+    ktask_kill(k, t, SIGKILL, 0,
+               "the driver of this node does not hold a task to its share when the GPU is idle: "
+               "leave out --gpu-hard");
+    return false;
+}
+
 /* Once may be a moment that was seen twice; a second time is memory that went around its share. */
 void kgpu_audit(struct keeper *k, struct ktask *t, uint64_t card_bytes) {
     char holds[32], known[32], text[200];
     uint64_t limit = 0;
+    if (!check_ceiling(k, t))
+        return;
     uint32_t times = t->watch ? vg_warden_compare(t->watch, card_bytes, &limit) : 0;
     if (!times)
         return;

@@ -91,9 +91,9 @@ def run(cloud, *argv):
 class Holder:
     """A program that has a context and some memory, for as long as it is wanted."""
 
-    def __init__(self, cloud, name, gpus, mem="4G", mib=64, pool="parts"):
+    def __init__(self, cloud, name, gpus, mem="4G", mib=64, pool="parts", more=()):
         self.cloud, self.name = cloud, name
-        self.run = cloud.popen([*share(gpus, mem, name, pool), *with_library(PROGRAMS / "sim-hold", "hold", mib, name)],
+        self.run = cloud.popen([*share(gpus, mem, name, pool), *more, *with_library(PROGRAMS / "sim-hold", "hold", mib, name)],
                                stdin=subprocess.PIPE)
         assert self.run.stdout.readline() == b'{"held_mib": %d}\n' % mib, self.run.communicate(timeout=30)
 
@@ -390,6 +390,20 @@ def test_no_turn_is_longer_than_a_quick_pool_allows(cloud, driver, one_card):
             wait_for("short turns in the same proportion", lambda: {g["who"].split()[-1]: g["slice_usec"]
                      for g in driver.stat()["groups"]} == {"hog": 500, "soon": 125})
         wait_for("long ones again", lambda: driver.stat()["groups"][0]["slice_usec"] > 500)
+
+
+def test_a_share_that_is_a_ceiling_is_held_for_a_part_of_the_time(cloud, driver, one_card):
+    with Holder(cloud, "capped", "0.3", more=["--gpu-hard"]), Holder(cloud, "free", "0.3"):
+        seen = {"capped": set(), "free": set()}
+
+        def both():
+            for g in driver.stat()["groups"]:
+                seen[g["who"].split()[-1]].add(g["held"])
+            return seen["capped"] == {False, True}
+        wait_for("it to be held and released", both)
+        for _ in range(30):
+            both()
+        assert seen["free"] == {False}, "control"
 
 
 def test_an_agent_that_is_killed_leaves_shares_as_they_are(cloud, driver, one_card):

@@ -210,9 +210,9 @@ static void control(struct fake_rm *rm, struct vg_rm_control *c) {
         if (is_group)
             *usec = o->slice;
         break;
-    case FAKE_RM_GROUP_SCHEDULE:
+    case VG_RM_SCHEDULE_GROUP:
         if (is_group)
-            o->held = !*(const uint8_t *)usec;
+            o->held = !((const struct vg_rm_schedule *)usec)->enable;
         break;
     default:
         fprintf(stderr, "fake-rm: unknown control %#x\n", c->command);

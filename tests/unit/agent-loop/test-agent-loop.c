@@ -125,6 +125,7 @@ struct order {
     uint32_t stream;
     uint32_t milli; /* its share of card 0 */
     uint64_t turn_usec;
+    bool hard;
 };
 
 static void start(struct order o) {
@@ -157,6 +158,7 @@ static void start(struct order o) {
         s.gpu = &card;
         s.n_gpu = 1;
         s.gpu_turn_usec = o.turn_usec;
+        spec.has_gpu_hard = spec.gpu_hard = o.hard;
     }
     env.body_case = VG__PB__ENVELOPE__BODY_START;
     env.start = &s;
@@ -655,6 +657,18 @@ Test(agent_loop, a_share_that_asks_for_short_turns_shortens_everybodys) {
     HEAR("1 started", "1 slice 3000");
     share(2, 500, 500);
     HEAR("2 started", "1 slice 500", "2 slice 500");
+}
+
+Test(agent_loop, a_share_that_is_a_ceiling_has_a_window) {
+    begin();
+    start((struct order){.id = 1, .word = "share", .milli = 300, .hard = true});
+    HEAR("1 started", "1 slice 1000", "1 window 30000");
+    share(2, 700, 0);
+    HEAR("2 started", "1 slice 30000", "1 window 30000", "2 slice 1000");
+    start((struct order){.id = 3, .word = "share", .milli = 100, .hard = true});
+    HEAR("3 started", "3 slice 10000", "3 window 10000");
+    kill_task(1, SIGTERM);
+    HEAR("1 ended", "3 slice 10000", "3 window 10000");
 }
 
 Test(agent_loop, shares_are_divided_again_by_an_agent_that_finds_them) {

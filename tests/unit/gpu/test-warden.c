@@ -386,6 +386,109 @@ Test(warden, time_slices_are_the_nodes_to_set) {
     teardown(&v);
 }
 
+static struct vg_warden_answer schedule(struct world *v, uint32_t command, uint32_t object,
+                                        bool enable, uint32_t bytes) {
+    struct vg_rm_schedule s = {.enable = enable};
+    struct vg_rm_control c = {.client = v->client,
+                              .object = object,
+                              .command = command,
+                              .params = (uint64_t)(uintptr_t)&s,
+                              .params_bytes = bytes,
+                              .status = 0x77};
+    struct vg_warden_answer r = call(v, 1, CMD(VG_RM_CONTROL, c), &c);
+    cr_expect(c.params == (uint64_t)(uintptr_t)&s, "the caller's pointer was changed");
+    cr_expect(r.let || r.error || c.status == VG_RM_OK);
+    return r;
+}
+
+static bool is_held(struct world *v, uint32_t group) {
+    struct fake_rm_group g[8];
+    size_t n = fake_rm_groups(v->rm, g, 8);
+    for (size_t i = 0; i < n; i++)
+        if (g[i].handle == group)
+            return g[i].held;
+    cr_fatal("there is no such group");
+    return false;
+}
+
+Test(warden, who_is_held_gets_no_turns_and_cannot_take_them) {
+    const uint32_t bytes = sizeof(struct vg_rm_schedule);
+    struct world v;
+    setup(&v);
+    uint32_t early = 0, late = 0, never = 0;
+    alloc(&v, v.client, v.client, &early, VG_RM_CLASS_CHANNEL_GROUP, 0, 0);
+    alloc(&v, v.client, v.client, &late, VG_RM_CLASS_CHANNEL_GROUP, 0, 0);
+    alloc(&v, v.client, v.client, &never, VG_RM_CLASS_CHANNEL_GROUP, 0, 0);
+    cr_expect(schedule(&v, VG_RM_SCHEDULE_GROUP, early, true, bytes).let, "no ceiling: its own");
+    vg_warden_hold(v.w, true);
+    cr_expect_not(is_held(&v, early), "nothing is held without a ceiling");
+
+    vg_warden_ceiling(v.w, true);
+    vg_warden_hold(v.w, true);
+    cr_expect(is_held(&v, early));
+    cr_expect_not(is_held(&v, never), "nobody gave it turns");
+    cr_expect_not(schedule(&v, VG_RM_SCHEDULE_GROUP, late, true, bytes).let);
+    cr_expect(is_held(&v, late), "turns that were taken meanwhile are taken back at once");
+    cr_expect_not(schedule(&v, VG_RM_SCHEDULE_GROUP, early, true, bytes).let);
+    cr_expect(is_held(&v, early));
+    cr_expect(schedule(&v, VG_RM_SCHEDULE_GROUP, early, true, 1).error == -EINVAL);
+
+    vg_warden_hold(v.w, false);
+    cr_expect_not(is_held(&v, early));
+    cr_expect_not(is_held(&v, late));
+    schedule(&v, VG_RM_SCHEDULE_GROUP, late, false, bytes); /* its own wish */
+    vg_warden_hold(v.w, true);
+    vg_warden_hold(v.w, false);
+    cr_expect(is_held(&v, late), "who wants no turns is given none");
+    vg_warden_hold(v.w, true);
+    vg_warden_ceiling(v.w, false);
+    cr_expect_not(is_held(&v, early), "the ceiling is gone");
+    cr_expect(eq(u64, stat(&v).unheld, 0));
+    teardown(&v);
+}
+
+static int64_t refuse_to_hold(void *ud, uint64_t process, int fd, uint32_t cmd, void *arg) {
+    struct vg_rm_control *c = arg;
+    if ((cmd & 0xff) != VG_RM_CONTROL || c->command != VG_RM_SCHEDULE_GROUP)
+        return issue(ud, process, fd, cmd, arg);
+    c->status = VG_RM_NOT_SUPPORTED;
+    return 0;
+}
+
+Test(warden, a_driver_that_does_not_hold_is_noticed) {
+    struct world v;
+    setup(&v);
+    const struct vg_warden_ops ops = {rd, wr, lend, refuse_to_hold, take_back, &v};
+    vg_warden_free(v.w);
+    cr_assert(vg_warden_new(&ops, CAP, &v.w) == 0);
+    uint32_t group = 0;
+    alloc(&v, v.client, v.client, &group, VG_RM_CLASS_CHANNEL_GROUP, 0, 0);
+    schedule(&v, VG_RM_SCHEDULE_GROUP, group, true, sizeof(struct vg_rm_schedule));
+    vg_warden_ceiling(v.w, true);
+    vg_warden_hold(v.w, true);
+    cr_expect(eq(u64, stat(&v).unheld, 1));
+    teardown(&v);
+}
+
+Test(warden, a_window_is_open_for_its_part_of_every_period) {
+    const uint64_t p = VG_WARDEN_PERIOD_USEC;
+    const struct vg_warden_window windows[] = {{0, 30000}, {30000, 70000}, {90000, 30000},  {0, 1},
+                                               {99999, 1}, {5, 0},         {0, (uint32_t)p}};
+    for (size_t i = 0; i < sizeof(windows) / sizeof(windows[0]); i++) {
+        uint64_t open = 0, left = 0;
+        for (uint64_t at = 7 * p + 13; at < 9 * p + 13; at += left) {
+            bool held = vg_warden_window_at(windows[i], at, &left);
+            cr_assert(left >= 1 && left <= p);
+            if (at + left > 9 * p + 13)
+                left = 9 * p + 13 - at;
+            open += held ? 0 : left;
+            cr_expect(windows[i].for_usec == 0 || windows[i].for_usec == p ||
+                      held == ((at % p + p - windows[i].from_usec) % p >= windows[i].for_usec));
+        }
+        cr_expect(eq(u64, open, windows[i].for_usec ? 2 * windows[i].for_usec : 2 * p));
+    }
+}
+
 Test(warden, ways_to_more_time_and_unknown_calls_are_refused) {
     struct world v;
     setup(&v);
