@@ -51,6 +51,10 @@ static int read_share(const Vg__Pb__TaskShare *m, const struct vg_task *t, struc
         return vg_err_set(err, VG_INVALID, "a share is 0.001 to 0.999 of one GPU");
     if (!s.mem_bytes || s.mem_bytes > MEM_MAX)
         return vg_err_set(err, VG_INVALID, "a share needs memory of its GPU, such as 8G");
+    if (s.class == VG_CLASS_MPS && s.milli != t->share.milli)
+        return vg_err_set(err, VG_INVALID,
+                          "a program keeps its part of the multiprocessors while it runs (class "
+                          "mps): only --gpu-mem can be changed");
     if (s.hard && s.class != VG_CLASS_SHARED)
         return vg_err_set(err, VG_INVALID, "only shares in pools of class shared can be hard");
     *ret = s;

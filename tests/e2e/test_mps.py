@@ -100,6 +100,15 @@ def test_who_has_a_share_cannot_command_the_server(cloud):
     assert done.returncode == 1 and b"PermissionError" in done.stderr
 
 
+def test_its_memory_can_be_changed_and_its_part_of_the_card_cannot(cloud):
+    task, gate = hold(cloud, "0.2", "changed")
+    done = cloud.virga("task", "share", task, "--gpus", "0.4")
+    assert done.returncode == 125 and b"only --gpu-mem can be changed" in done.stderr
+    assert "2 GiB" in cloud.out("virga", "task", "share", task, "--gpu-mem", "2G")
+    gate.touch()
+    cloud.wait_state(task, "succeeded")
+
+
 def test_a_server_that_dies_takes_its_tasks_with_it_and_says_so(cloud):
     one, _ = hold(cloud, "0.3", "never1")
     two, _ = hold(cloud, "0.3", "never2")
