@@ -41,12 +41,14 @@ static bool sets(const char *var, size_t len, const char *text, size_t n) {
     return n >= name && memcmp(var, text, name) == 0;
 }
 
-/* What the control plane or an earlier line says stays. */
-static int add(const Vg__Pb__Start *start, struct vg_cdi_list *l, const char *var) {
+int vg_agent_env_add(const Vg__Pb__Start *start, struct vg_cdi_list *l, const char *var,
+                     bool users) {
     size_t len = strlen(var);
     bool known = !strchr(var, '=');
     for (size_t i = 0; !known && i < start->n_extra_env; i++)
         known = sets(var, len, (char *)start->extra_env[i].data, start->extra_env[i].len);
+    for (size_t i = 0; !known && users && i < start->spec->n_env; i++)
+        known = sets(var, len, (char *)start->spec->env[i].data, start->spec->env[i].len);
     for (size_t i = 0; !known && i < l->n; i++)
         known = sets(var, len, l->item[i], strlen(l->item[i]));
     return known ? 0 : vg_cdi_list_add(l, var);
@@ -61,17 +63,19 @@ int vg_agent_gpu_env(const struct vg_agent *a, const Vg__Pb__Start *start,
     int r = vg_gpu_visible(&a->gpus, start->gpu, start->n_gpu, value, sizeof(value));
     for (size_t i = 0; r >= 0 && i < VG_COUNT(names); i++) {
         snprintf(text, sizeof(text), "%s=%s", names[i], value);
-        r = add(start, ret, text);
+        r = vg_agent_env_add(start, ret, text, false);
     }
     if (r >= 0 && vg_start_is_mps(start)) {
-        r = add(start, ret, "CUDA_MPS_PIPE_DIRECTORY=" VG_MPS_INSIDE);
+        r = vg_agent_env_add(start, ret, "CUDA_MPS_PIPE_DIRECTORY=" VG_MPS_INSIDE, false);
         snprintf(text, sizeof(text), "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=");
         vg_mps_percentage(start->grant->gpu_milli, text + strlen(text),
                           sizeof(text) - strlen(text));
-        r = r < 0 ? r : add(start, ret, text);
+        r = r < 0 ? r : vg_agent_env_add(start, ret, text, false);
     }
+    if (r >= 0) /* numbers mean what nvidia-smi shows */
+        r = vg_agent_env_add(start, ret, "CUDA_DEVICE_ORDER=PCI_BUS_ID", true);
     const struct vg_cdi_list *env = &a->driver.cdi.common.env;
     for (size_t i = 0; r >= 0 && i < env->n; i++)
-        r = add(start, ret, env->item[i]);
+        r = vg_agent_env_add(start, ret, env->item[i], false);
     return r;
 }

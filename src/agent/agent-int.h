@@ -19,6 +19,7 @@
 #include "gpu/gpu-use.h"
 #include "gpu/gpus.h"
 #include "gpu/health.h"
+#include "gpu/numa.h"
 #include "gpu/watch.h"
 #include "net/conn.h"
 #include "net/wire.h"
@@ -202,7 +203,9 @@ struct vg_agent_task {
     struct vg_meeting *meeting; /* owned; where others of its gang find it, or NULL */
     struct vg_meter *meter;     /* owned; agent-meter.c; NULL: it has no GPU */
     struct vg_agent_share share;
-    bool mps_over; /* its card's server has ended */
+    bool mps_over;       /* its card's server has ended */
+    uint64_t near_numa;  /* agent-near.c: it keeps to these NUMA nodes; 0: to none */
+    uint32_t near_milli; /* with so many thousandths of CPUs */
 };
 
 /* An attempt that ended and was acknowledged: a late Start of it is refused by this. */
@@ -282,6 +285,17 @@ void vg_fslink_tend(struct vg_agent *a); /* now and then: room on a full disk */
 void vg_agent_find_driver(struct vg_agent *a, char *const *patterns, size_t n);
 /* Variables that a task with GPUs gets beside those in `start`: added to *ret. */
 int vg_agent_gpu_env(const struct vg_agent *a, const Vg__Pb__Start *start, struct vg_cdi_list *ret);
+/* Adds NAME=VALUE unless the control plane or an earlier line sets it; `users`: or the task's own
+   environment does. */
+int vg_agent_env_add(const Vg__Pb__Start *start, struct vg_cdi_list *l, const char *var,
+                     bool users);
+
+/* agent-near.c: chooses CPUs and NUMA nodes for a task with GPUs, if there is a choice; `room` must
+   live as long as start. */
+void vg_near_choose(const struct vg_agent *a, Vg__Pb__Start *start, struct vg_cpus *room);
+void vg_near_begin(struct vg_agent_task *t, const Vg__Pb__Start *start);
+/* Variables by which a member of a gang finds the others. */
+int vg_near_env(const struct vg_agent *a, const Vg__Pb__Start *start, struct vg_cdi_list *ret);
 
 /* agent-share.c: tasks that have a part of a card. */
 int vg_share_begin(struct vg_agent *a, struct vg_agent_task *t, const Vg__Pb__Start *start);

@@ -262,11 +262,17 @@ static int pack_start(const Vg__Pb__Start *start, int *ret_fd, size_t *ret_bytes
     return 0;
 }
 
-/* Tells the task which GPUs are its own, and packs. */
+/* Tells the task which GPUs are its own and what is near them, and packs. */
 static int store_start(struct vg_agent *a, const Vg__Pb__Start *start, struct vg_agent_task *t) {
     struct vg_cdi_list more_env = {0};
+    struct vg_cpus room;
     int r = vg_agent_gpu_env(a, start, &more_env);
+    if (r >= 0)
+        r = vg_near_env(a, start, &more_env);
     Vg__Pb__Start more = *start;
+    more.has_near_cpus = more.has_near_numa = false;
+    more.near_numa = 0;
+    vg_near_choose(a, &more, &room);
     vg_auto_free ProtobufCBinaryData *env =
         vg_alloc((start->n_extra_env + more_env.n + 1) * sizeof(*env));
     if (r >= 0 && !env)
@@ -279,6 +285,7 @@ static int store_start(struct vg_agent *a, const Vg__Pb__Start *start, struct vg
     more.extra_env = env;
     if (r >= 0)
         r = pack_start(&more, &t->start_fd, &t->start_bytes);
+    vg_near_begin(t, &more);
     vg_cdi_list_done(&more_env);
     return r;
 }
@@ -595,6 +602,7 @@ static struct vg_agent_task *adopt_task(struct vg_agent_keeper *k, const Vg__Pb_
     if (start) {
         vg_meter_begin(k->agent, t, start);
         vg_share_adopt(t, start);
+        vg_near_begin(t, start);
         vg_share_divide(k->agent, t);
     }
     if (start)

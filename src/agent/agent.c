@@ -396,6 +396,7 @@ void vg_agent_stopped(struct vg_agent *a) {
     static const char *const files[] = {VG_AGENT_INSIDE "/agent.sock", "lease", "lease.boot",
                                         "pid"};
     uv_timer_stop(&a->stop_timer);
+    vg_watch_stop(a); /* it is waited for, too */
     vg_fslink_stop(a);
     if (a->net)
         vg_netpool_close(a->net);

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/util.h"
+#include "gpu/rdma.h"
 #include "net/tio.h"
 
 #include <errno.h>
@@ -16,6 +17,7 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -416,6 +418,27 @@ static char **make_argv(const Vg__Pb__TaskSpec *spec) {
     return v;
 }
 
+#define RLIMITS_MAX 16
+
+/* The node's adapters for a task with whole GPUs. They work on memory that stays where it is, so
+   there is no limit to that, whatever the caller's is. */
+static size_t add_rdma(const struct keeper *k, char (*path)[VG_GPU_PATH], size_t max,
+                       struct vg_rlimit *rl, size_t *n_rl) {
+    struct vg_rdma r;
+    size_t i = 0;
+    vg_rdma_find(k->birth.gpus->root, &r);
+    if (!r.n || r.n > max)
+        return 0;
+    memcpy(path, r.node, r.n * sizeof(r.node[0]));
+    while (i < *n_rl && rl[i].which != RLIMIT_MEMLOCK)
+        i++;
+    if (i == RLIMITS_MAX)
+        i--;
+    rl[i] = (struct vg_rlimit){RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY};
+    *n_rl = VG_MAX(*n_rl, i + 1);
+    return r.n;
+}
+
 static int do_exec(struct keeper *k, struct ktask *t, struct stdio *s, int cwd_fd,
                    struct vg_err *err) {
     const Vg__Pb__Start *st = t->start;
@@ -439,7 +462,7 @@ static int do_exec(struct keeper *k, struct ktask *t, struct stdio *s, int cwd_f
     if (r > 0)
         binds[n_binds++] = mps;
     n_binds += kmirror_binds(t, binds + n_binds, VG_COUNT(binds) - n_binds);
-    struct vg_rlimit rl[16];
+    struct vg_rlimit rl[RLIMITS_MAX];
     size_t n_rl = 0;
     for (size_t i = 0; i < spec->n_rlimit && n_rl < VG_COUNT(rl); i++)
         rl[n_rl++] = (struct vg_rlimit){(int)spec->rlimit[i]->which, spec->rlimit[i]->soft,
@@ -450,8 +473,13 @@ static int do_exec(struct keeper *k, struct ktask *t, struct stdio *s, int cwd_f
     if (st->n_gpu && k->birth.gpus)
         n_dev = vg_gpu_devices(k->birth.gpus, k->birth.gpus->root, st->gpu, st->n_gpu, dev_paths,
                                VG_COUNT(dev_paths));
+    if (st->rdma && n_dev)
+        n_dev += add_rdma(k, dev_paths + n_dev, VG_COUNT(dev_paths) - n_dev, rl, &n_rl);
     for (size_t i = 0; i < n_dev; i++)
         devices[i] = (struct vg_device){.path = dev_paths[i], .root = k->birth.gpus->root};
+    struct vg_near_cpus near = {.numa = st->near_numa};
+    if (st->has_near_cpus && st->near_cpus.len == sizeof(near.cpus))
+        memcpy(near.cpus, st->near_cpus.data, sizeof(near.cpus));
     struct vg_limits lim = {0};
     if (g)
         lim = (struct vg_limits){g->cpu_milli, g->mem_bytes, g->pids, g->disk_bytes};
@@ -480,6 +508,7 @@ static int do_exec(struct keeper *k, struct ktask *t, struct stdio *s, int cwd_f
         .devices = devices,
         .n_devices = n_dev,
         .lay = kgpu_laid(lay),
+        .near = st->has_near_cpus ? &near : NULL,
         .watched = share,
     };
     if (r >= 0)

@@ -58,7 +58,8 @@ static int fill(struct vg_conf *c) {
         *p = (struct vg_pool_conf){.name = vg_strdup("default"),
                                    .description = vg_strdup("every node, nothing reserved"),
                                    .max_priority = VG_PRIORITY_MAX,
-                                   .mirror = true};
+                                   .mirror = true,
+                                   .rdma = true};
         c->n_pools = 1;
         if (!p->name || !p->description)
             return -ENOMEM;

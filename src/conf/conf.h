@@ -57,6 +57,7 @@ struct vg_pool_conf {
     uint64_t gpu_turn_usec;        /* the longest turn on a shared card; 0: as the node likes */
     struct vg_strings idle_exempt; /* users and teams that this is not for */
     bool mirror;   /* tasks find the files of the machine they come from; else the node's */
+    bool rdma;     /* tasks with whole GPUs may use the nodes' RDMA adapters */
     unsigned line; /* where it stands in the file; 0 for the default pool */
 };
 

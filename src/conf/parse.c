@@ -225,6 +225,7 @@ static int add_pool(struct parse *p, const yaml_node_t *node) {
     struct vg_conf *c = p->conf;
     struct vg_pool_conf pool = {.max_priority = VG_PRIORITY_MAX,
                                 .mirror = true,
+                                .rdma = true,
                                 .line = (unsigned)node->start_mark.line + 1};
     int r = parse_section(p, node, SECTION_pool, &pool);
     if (r >= 0)

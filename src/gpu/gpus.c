@@ -139,11 +139,12 @@ void vg_gpus_find(const char *root, int64_t count, const char *model, struct vg_
         snprintf(ret->gpu[i].model, sizeof(ret->gpu[i].model), "%s", model);
 }
 
-static bool is_socket(const char *root, const char *path) {
+/* A socket that stands for a device, or a device that stands for another. */
+static bool is_stand_in(const char *root, const char *path) {
     char full[PATH_MAX];
     struct stat st;
     snprintf(full, sizeof(full), "%s%s", root, path);
-    return stat(full, &st) == 0 && S_ISSOCK(st.st_mode);
+    return stat(full, &st) == 0 && (S_ISSOCK(st.st_mode) || S_ISCHR(st.st_mode));
 }
 
 void vg_gpus_fake(size_t n, const char *root, struct vg_gpus *ret) {
@@ -151,14 +152,14 @@ void vg_gpus_fake(size_t n, const char *root, struct vg_gpus *ret) {
     ret->n = VG_MIN(n, (size_t)VG_GPUS_MAX);
     ret->n_common = 0;
     ret->root[0] = 0;
-    if (root && strlen(root) < sizeof(ret->root) && is_socket(root, "/dev/nvidiactl"))
+    if (root && strlen(root) < sizeof(ret->root) && is_stand_in(root, "/dev/nvidiactl"))
         snprintf(ret->root, sizeof(ret->root), "%s", root);
     for (size_t i = 0; i < ret->n; i++) {
         struct vg_gpu *g = &ret->gpu[i];
         *g = (struct vg_gpu){
             .vendor = VG_CARD_FAKE, .index = (uint32_t)i, .minor = -1, .model = "Simulated GPU"};
         snprintf(path, sizeof(path), "/dev/nvidia%zu", i);
-        if (!ret->root[0] || !is_socket(root, path))
+        if (!ret->root[0] || !is_stand_in(root, path))
             continue;
         g->minor = (int)i;
         vg_card_fake_uuid((uint32_t)i, g->uuid, sizeof(g->uuid));

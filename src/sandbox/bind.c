@@ -319,25 +319,28 @@ static int place_devices(struct vg_sandbox *sb, const struct node *nodes, size_t
     return r;
 }
 
+static int bind_stand_in(const char *full, struct node *ret, struct vg_err *err) {
+    vg_auto_fd int fd = open(full, O_PATH | O_CLOEXEC);
+    ret->bound = fd < 0 ? -errno : clone_tree(fd, 0, -1, false);
+    return ret->bound < 0 ? vg_err_sys(err, ret->bound, "cannot bind simulated device %s", full)
+                          : 0;
+}
+
 /* A device of the machine's, or what stands for one that is simulated. */
 static int take_device(struct vg_sandbox *sb, const struct vg_device *d, struct node *ret,
                        struct vg_err *err) {
     struct stat st;
+    char full[PATH_MAX];
     const char *path = d->path;
     bool simulated = d->root && d->root[0];
     *ret = (struct node){.path = path, .bound = -1};
     if (strncmp(path, "/dev/", 5) || strstr(path, "/../"))
         return vg_err_set(err, VG_INVALID, "%s is not below /dev", path);
-    if (simulated) {
-        char full[PATH_MAX];
-        snprintf(full, sizeof(full), "%s%s", d->root, path);
-        vg_auto_fd int fd = open(full, O_PATH | O_CLOEXEC);
-        ret->bound = fd < 0 ? -errno : clone_tree(fd, 0, -1, false);
-        return ret->bound < 0 ? vg_err_sys(err, ret->bound, "cannot find simulated device %s", full)
-                              : 0;
-    }
-    if (stat(path, &st) < 0)
-        return vg_err_sys(err, errno, "cannot find device %s", path);
+    snprintf(full, sizeof(full), "%s%s", simulated ? d->root : "", path);
+    if (stat(full, &st) < 0)
+        return vg_err_sys(err, errno, "cannot find device %s", full);
+    if (simulated && !S_ISCHR(st.st_mode))
+        return bind_stand_in(full, ret, err);
     if (!S_ISCHR(st.st_mode))
         return vg_err_set(err, VG_INVALID, "%s is not a character device", path);
     ret->dev = st.st_rdev;

@@ -226,9 +226,12 @@ static char *next_string(char **p, const char *end) {
 static int parse(struct vg_sb_command *c, char *blob, char ***ret_vec) {
     const struct vg_sb_req *q = &c->req;
     const char *end = blob + q->blob_len;
+    size_t near = q->flags & VG_SB_REQ_NEAR ? sizeof(*c->near) : 0;
     size_t fixed = q->n_rlimits * sizeof(struct vg_sb_rlimit) + q->n_groups * sizeof(uint32_t);
-    if (fixed > q->blob_len || q->argc < 1)
+    if (near + fixed > q->blob_len || q->argc < 1)
         return -EPROTO;
+    c->near = near ? (const void *)blob : NULL;
+    blob += near;
     c->rlimits = (const void *)blob;
     c->groups = (const void *)(blob + q->n_rlimits * sizeof(struct vg_sb_rlimit));
     char *p = blob + fixed;

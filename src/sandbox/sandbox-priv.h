@@ -143,10 +143,12 @@ enum {
     VG_SB_REQ_CWD_GONE = 2,
     VG_SB_REQ_MEMFD = 4,
     VG_SB_REQ_RESET = 8,
-    VG_SB_REQ_WATCH = 16
+    VG_SB_REQ_WATCH = 16,
+    VG_SB_REQ_NEAR = 32
 };
 
-/* keeper to init: run a command. The blob follows, or is a memfd: rlimits, groups, then strings:
+/* keeper to init: run a command. The blob follows, or is a memfd: vg_near_cpus if flags say so,
+   rlimits, groups, then strings:
    cwd, other cwd, argv..., env.... Descriptors: stdin, stdout, stderr as fd_mask says, memfd. */
 struct vg_sb_req {
     uint64_t tag;
@@ -226,6 +228,7 @@ int vg_sb_make_target(const char *path, bool is_dir, uid_t uid, gid_t gid);
 /* command.c */
 struct vg_sb_command {
     struct vg_sb_req req;
+    const struct vg_near_cpus *near; /* NULL: none */
     const struct vg_sb_rlimit *rlimits;
     const uint32_t *groups;
     const char *cwd, *other_cwd;

@@ -289,6 +289,8 @@ static char *add_string(char *p, const char *s) {
 
 static void fill_blob(char *p, const struct vg_exec *x, const char *other_cwd,
                       const struct blob *b) {
+    if (x->near)
+        p = (char *)memcpy(p, x->near, sizeof(*x->near)) + sizeof(*x->near);
     for (size_t i = 0; i < x->n_rlimits; i++, p += sizeof(struct vg_sb_rlimit))
         memcpy(p,
                &(struct vg_sb_rlimit){(uint64_t)x->rlimits[i].which, x->rlimits[i].soft,
@@ -307,6 +309,7 @@ static void fill_blob(char *p, const struct vg_exec *x, const char *other_cwd,
 /* In the caller's buffer when it fits, else in a memfd. */
 static int make_blob(const struct vg_exec *x, const char *other_cwd, char *small, struct blob *b) {
     size_t n = x->n_rlimits * sizeof(struct vg_sb_rlimit) + x->n_groups * sizeof(uint32_t);
+    n += x->near ? sizeof(*x->near) : 0;
     n += strlen(x->cwd) + 1 + (other_cwd ? strlen(other_cwd) : 0) + 1;
     n += count_strings(x->argv, &b->argc);
     n += count_strings(x->env, &b->envc);
@@ -340,20 +343,21 @@ static int send_request(struct vg_sandbox *sb, uint64_t tag, const struct vg_exe
         vg_close(&b.memfd);
         return r;
     }
-    struct vg_sb_req q = {
-        .tag = tag,
-        .flags = (x->tty ? VG_SB_REQ_TTY : 0u) | (x->watched ? VG_SB_REQ_WATCH : 0u) |
-                 (gone ? VG_SB_REQ_CWD_GONE : 0u) | (b.memfd >= 0 ? VG_SB_REQ_MEMFD : 0u),
-        .argc = b.argc,
-        .envc = b.envc,
-        .n_groups = (uint32_t)x->n_groups,
-        .n_rlimits = (uint32_t)x->n_rlimits,
-        .uid = x->uid,
-        .gid = x->gid,
-        .umask = x->umask,
-        .nice = x->nice,
-        .sig_ignored = x->sig_ignored,
-        .blob_len = (uint32_t)b.len};
+    struct vg_sb_req q = {.tag = tag,
+                          .flags =
+                              (x->tty ? VG_SB_REQ_TTY : 0u) | (x->watched ? VG_SB_REQ_WATCH : 0u) |
+                              (x->near ? VG_SB_REQ_NEAR : 0u) | (gone ? VG_SB_REQ_CWD_GONE : 0u) |
+                              (b.memfd >= 0 ? VG_SB_REQ_MEMFD : 0u),
+                          .argc = b.argc,
+                          .envc = b.envc,
+                          .n_groups = (uint32_t)x->n_groups,
+                          .n_rlimits = (uint32_t)x->n_rlimits,
+                          .uid = x->uid,
+                          .gid = x->gid,
+                          .umask = x->umask,
+                          .nice = x->nice,
+                          .sig_ignored = x->sig_ignored,
+                          .blob_len = (uint32_t)b.len};
     for (unsigned i = 0; i < 3; i++)
         if (x->fds[i] >= 0) {
             q.fd_mask |= 1u << i;

@@ -117,8 +117,8 @@ struct vg_bind {
 
 struct vg_device {
     const char *path; /* /dev/nvidia0 */
-    /* Not NULL nor "": a device that is simulated. What lies at `path` below this folder of the
-       node's, a socket or a file, is bound in its place. */
+    /* Not NULL nor "": a device that is simulated, by what lies at `path` below this folder of the
+       node's: a socket or a file is bound in its place, a character device given as any other. */
     const char *root;
 };
 
@@ -140,6 +140,14 @@ struct vg_lay {
     void *ud;
 };
 #define VG_SANDBOX_SHARE "/run/virga/vgpu" /* such a folder */
+
+/* CPUs that a command begins on, and the NUMA nodes that its memory comes from while they have
+   some: a hint about what is near, no wall. */
+#define VG_SB_CPUS 1024
+struct vg_near_cpus {
+    uint64_t cpus[VG_SB_CPUS / 64]; /* a set; empty: any */
+    uint64_t numa;                  /* likewise */
+};
 
 struct vg_exec {
     char *const *argv;
@@ -165,7 +173,8 @@ struct vg_exec {
     size_t n_binds;
     const struct vg_device *devices; /* allowed and made visible before exec */
     size_t n_devices;
-    const struct vg_lay *lay; /* NULL: nothing */
+    const struct vg_lay *lay;        /* NULL: nothing */
+    const struct vg_near_cpus *near; /* NULL: none are nearer than others */
     bool watched; /* under the node's `watch`: VG_SB_WATCHED comes before VG_SB_STARTED */
 };
 
