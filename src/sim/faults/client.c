@@ -109,6 +109,10 @@ static void send_run(struct vg_w_task *t) {
     want.has_cpu_milli = want.has_gpus = 1;
     want.cpu_milli = p->cpu_milli;
     want.gpus = p->gpus;
+    want.has_gpu_milli = p->share_milli != 0;
+    want.gpu_milli = p->share_milli;
+    if (p->share_milli)
+        spec.pool = "part";
     spec.argv = argv;
     spec.n_argv = 2;
     spec.has_cwd = 1;

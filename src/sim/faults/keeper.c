@@ -11,6 +11,7 @@
 #include "base/cleanup.h"
 #include "base/mem.h"
 #include "base/util.h"
+#include "conf/res.h"
 #include "net/tio.h"
 #include "sim/faults/plant.h"
 
@@ -37,8 +38,7 @@ struct vg_w_keeper {
     struct vg_w_task *task;
     uint32_t number; /* of the attempt */
     int start_fd;
-    uint64_t gpus;
-    uint32_t cpu_milli;
+    struct vg_w_room room;
     enum state state;
     struct vg_w_attempt *attempt;
     uint64_t started_wall, ended_wall, kill_at;
@@ -273,7 +273,7 @@ static void ended(struct vg_w_keeper *k, int32_t status, bool by_itself) {
         k->attempt->completed = by_itself;
         k->attempt->killed = !by_itself;
         k->attempt->ended_wall_usec = vg_w_wall(&k->node->machine);
-        vg_w_truth_end(k->node, k->task, k->attempt, k->gpus, k->cpu_milli);
+        vg_w_truth_end(k->node, k->task, k->attempt, k->room);
     }
     k->state = ENDED;
     k->status = status;
@@ -344,7 +344,7 @@ static void begin(void *node, uint64_t serial) {
         return;
     const struct vg_plan_task *p = k->task->plan;
     k->started_wall = vg_w_wall(&k->node->machine);
-    k->attempt = vg_w_truth_start(k->node, k->task, k->number, k->gpus, k->cpu_milli);
+    k->attempt = vg_w_truth_start(k->node, k->task, k->number, k->room);
     if (!k->attempt)
         return;
     k->state = RUNNING;
@@ -368,8 +368,11 @@ static struct vg_w_keeper *keeper_new(struct vg_w_node *n, const Vg__Pb__Start *
                               .head_limit = VG_W_HEAD,
                               .tail_limit = VG_W_TAIL};
     for (size_t i = 0; i < s->n_gpu; i++)
-        k->gpus |= 1ULL << s->gpu[i];
-    k->cpu_milli = s->grant ? s->grant->cpu_milli : 0;
+        k->room.gpus |= 1ULL << s->gpu[i];
+    struct vg_res grant = vg_res_from_pb(s->grant);
+    k->room.cpu_milli = grant.cpu_milli;
+    k->room.gpu_milli = grant.gpu_milli;
+    k->room.gpu_mem_bytes = grant.gpu_mem_bytes;
     vg_list_init(&k->to_agent);
     vg_list_init(&k->from_agent);
     vg_list_push_back(&n->keepers, &k->link);
@@ -400,7 +403,7 @@ static void keeper_gone(struct vg_w_keeper *k, bool orderly) {
     if (k->attempt && k->attempt->running) {
         k->attempt->killed = true;
         k->attempt->status = 128 + SIGKILL;
-        vg_w_truth_end(k->node, k->task, k->attempt, k->gpus, k->cpu_milli);
+        vg_w_truth_end(k->node, k->task, k->attempt, k->room);
     }
     if (f) {
         vg_w->cur = &k->node->agent_proc;

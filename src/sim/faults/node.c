@@ -93,6 +93,8 @@ static void know_machine(struct vg_w_node *n, struct vg_agent *a) {
         a->gpus.gpu[i].index = i;
         a->gpus.gpu[i].minor = -1;
         snprintf(a->gpus.gpu[i].model, sizeof a->gpus.gpu[i].model, "sim");
+        a->card[i].known = vg_w->plan->shares;
+        a->card[i].facts.mem_bytes = VG_W_GPU_BYTES;
     }
 }
 

@@ -43,6 +43,13 @@ static bool chance(struct vg_rng *r, unsigned percent) {
     return vg_rng_below(r, 100) < percent;
 }
 
+static void make_share(struct vg_rng *r, struct vg_plan_task *t) {
+    if (!t->gpus || !chance(r, 70))
+        return;
+    t->gpus = 0;
+    t->share_milli = (uint32_t)between(r, 1, 19) * 50;
+}
+
 static void make_task(struct vg_rng *r, struct vg_plan_task *t, uint64_t span) {
     *t = (struct vg_plan_task){.at_usec = between(r, 2 * VG_USEC, span)};
     t->run_usec = chance(r, 50) ? between(r, 1000, 500000) : between(r, 500000, 20 * VG_USEC);
@@ -102,6 +109,7 @@ void vg_plan_make(struct vg_plan *p, uint64_t seed, const struct vg_plan_size *s
     uint64_t span = between(&r, 5 * VG_USEC, 60 * VG_USEC);
     memset(p, 0, sizeof *p);
     p->seed = seed;
+    p->shares = seed >= VG_PLAN_SHARES_FROM;
     p->plant = plant;
     p->n_nodes = size->nodes ? size->nodes : (int)between(&r, 1, 4);
     p->n_tasks = size->tasks ? size->tasks : (int)between(&r, 2, 16);
@@ -109,6 +117,8 @@ void vg_plan_make(struct vg_plan *p, uint64_t seed, const struct vg_plan_size *s
     p->local_node = chance(&r, 50);
     for (int i = 0; i < p->n_tasks; i++) {
         make_task(&r, &p->task[i], span);
+        if (p->shares)
+            make_share(&r, &p->task[i]);
         p->task_id[i] = vg_rng_next(&r) | 1;
     }
     for (int i = 0; i < p->n_faults; i++) {
@@ -161,7 +171,7 @@ void vg_plan_task_say(const struct vg_plan_task *t, int index, char *out, int n)
     if (t->cancel_usec)
         snprintf(end, sizeof end, ", cancelled after %.3f s", (double)t->cancel_usec / 1e6);
     snprintf(out, (size_t)n,
-             "task %d: %s at %.3f s from %s, runs %.3f s, ends with %d, %u GPUs, %u records of "
+             "task %d: %s at %.3f s from %s, runs %.3f s, ends with %d, %g GPUs, %u records of "
              "output, %u retries%s",
              index,
              t->gang          ? "gang"
@@ -169,5 +179,6 @@ void vg_plan_task_say(const struct vg_plan_task *t, int index, char *out, int n)
              : t->follow      ? "vbatch -f"
                               : "vbatch",
              (double)t->at_usec / 1e6, t->remote ? "elsewhere" : "virgad's machine",
-             (double)t->run_usec / 1e6, t->status, t->gpus, t->records, t->retries, end);
+             (double)t->run_usec / 1e6, t->status, t->gpus + t->share_milli / 1000.0, t->records,
+             t->retries, end);
 }

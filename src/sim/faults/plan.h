@@ -28,6 +28,7 @@ struct vg_plan_task {
     bool interactive, remote, follow, ignores_term;
     int32_t status;
     uint32_t retries, gpus, cpu_milli, records;
+    uint32_t share_milli; /* of one GPU, in the pool that shares; gpus is then 0 */
     uint32_t gang;        /* members; 0: one task */
     uint64_t cancel_usec; /* after it was accepted; 0: never */
     bool off;             /* left out */
@@ -41,8 +42,12 @@ struct vg_plan_fault {
     bool off; /* left out */
 };
 
+/* Seeds from here on have tasks with shares of a GPU, too; what earlier ones decide stays. */
+#define VG_PLAN_SHARES_FROM 100000
+
 struct vg_plan {
     uint64_t seed;
+    bool shares;
     enum vg_plant plant;
     int n_nodes, n_tasks, n_faults;
     bool local_node;    /* node 0 is on virgad's machine */

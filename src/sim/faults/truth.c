@@ -72,18 +72,53 @@ static void check_start(struct vg_w_node *n, struct vg_w_task *t, uint32_t numbe
     }
 }
 
-static void check_room(struct vg_w_node *n, struct vg_w_task *t, uint64_t gpus,
-                       uint32_t cpu_milli) {
-    if (gpus & n->gpus_used)
-        vg_w_violate("promised-twice", "n%d: task %d is given GPUs %llx of which %llx are held",
-                     n->index, t->index, (unsigned long long)gpus,
-                     (unsigned long long)n->gpus_used);
-    else if ((uint32_t)__builtin_popcountll(gpus) != t->plan->gpus)
+/* A card is held whole by one or in parts by several, never both; the parts are no more than it. */
+static void check_share(struct vg_w_node *n, struct vg_w_task *t, const struct vg_w_room *r) {
+    uint32_t card = r->gpus ? (uint32_t)__builtin_ctzll(r->gpus) : VG_W_GPUS;
+    uint64_t mem = VG_W_GPU_BYTES / 1000 * r->gpu_milli;
+    if (__builtin_popcountll(r->gpus) != 1 || card >= VG_W_GPUS ||
+        r->gpu_milli != t->plan->share_milli || r->gpu_mem_bytes < mem ||
+        r->gpu_mem_bytes > mem + 1000)
+        vg_w_violate("promised-twice",
+                     "task %d asked for %u thousandths of a GPU and is given %u of %llx", t->index,
+                     t->plan->share_milli, r->gpu_milli, (unsigned long long)r->gpus);
+    else if (n->milli_used[card] + r->gpu_milli > 1000 ||
+             n->mem_used[card] + r->gpu_mem_bytes > VG_W_GPU_BYTES)
+        vg_w_violate("promised-twice",
+                     "n%d: task %d is given %u thousandths of GPU %u of which %u are held",
+                     n->index, t->index, r->gpu_milli, card, n->milli_used[card]);
+}
+
+static bool shared(const struct vg_w_node *n, uint64_t gpus) {
+    for (uint32_t i = 0; i < VG_W_GPUS; i++)
+        if ((gpus >> i & 1) && n->milli_used[i])
+            return true;
+    return false;
+}
+
+static void check_room(struct vg_w_node *n, struct vg_w_task *t, const struct vg_w_room *r) {
+    if ((r->gpus & n->gpus_used) || (!r->gpu_milli && shared(n, r->gpus)))
+        vg_w_violate("promised-twice", "n%d: task %d is given GPUs %llx, and some are held",
+                     n->index, t->index, (unsigned long long)r->gpus);
+    else if (t->plan->share_milli || r->gpu_milli)
+        check_share(n, t, r);
+    else if ((uint32_t)__builtin_popcountll(r->gpus) != t->plan->gpus)
         vg_w_violate("promised-twice", "task %d asked for %u GPUs and is given %llx", t->index,
-                     t->plan->gpus, (unsigned long long)gpus);
-    else if (n->cpu_used + cpu_milli > VG_W_CPUS * 1000)
+                     t->plan->gpus, (unsigned long long)r->gpus);
+    if (n->cpu_used + r->cpu_milli > VG_W_CPUS * 1000)
         vg_w_violate("promised-twice", "n%d: task %d needs %u milli-CPUs, %u are held of %u",
-                     n->index, t->index, cpu_milli, n->cpu_used, VG_W_CPUS * 1000);
+                     n->index, t->index, r->cpu_milli, n->cpu_used, VG_W_CPUS * 1000);
+}
+
+static void hold(struct vg_w_node *n, const struct vg_w_room *r, int sign) {
+    n->cpu_used += (uint32_t)sign * r->cpu_milli;
+    if (!r->gpu_milli)
+        n->gpus_used = sign > 0 ? n->gpus_used | r->gpus : n->gpus_used & ~r->gpus;
+    for (uint32_t i = 0; r->gpu_milli && i < VG_W_GPUS; i++)
+        if (r->gpus >> i & 1) {
+            n->milli_used[i] += (uint32_t)sign * r->gpu_milli;
+            n->mem_used[i] += (uint64_t)sign * r->gpu_mem_bytes;
+        }
 }
 
 /* Nobody of a gang begins before everybody could. */
@@ -97,10 +132,10 @@ static void check_gang(const struct vg_w_task *t) {
 }
 
 struct vg_w_attempt *vg_w_truth_start(struct vg_w_node *n, struct vg_w_task *t, uint32_t number,
-                                      uint64_t gpus, uint32_t cpu_milli) {
+                                      struct vg_w_room room) {
     vg_w_story("n%d: task %d attempt %u begins", n->index, t->index, number);
     check_start(n, t, number);
-    check_room(n, t, gpus, cpu_milli);
+    check_room(n, t, &room);
     check_gang(t);
     if (t->n_attempts == VG_W_ATTEMPTS) {
         vg_w_violate("never-ends", "task %d has begun %d times", t->index, t->n_attempts);
@@ -113,20 +148,18 @@ struct vg_w_attempt *vg_w_truth_start(struct vg_w_node *n, struct vg_w_task *t, 
                                .started_usec = vg_w->now,
                                .started_wall_usec = vg_w_wall(&n->machine)};
     t->running++;
-    n->gpus_used |= gpus;
-    n->cpu_used += cpu_milli;
+    hold(n, &room, 1);
     return a;
 }
 
-void vg_w_truth_end(struct vg_w_node *n, struct vg_w_task *t, struct vg_w_attempt *a, uint64_t gpus,
-                    uint32_t cpu_milli) {
+void vg_w_truth_end(struct vg_w_node *n, struct vg_w_task *t, struct vg_w_attempt *a,
+                    struct vg_w_room room) {
     if (!a->running)
         return;
     a->running = false;
     a->node_losses = n->losses;
     t->running--;
-    n->gpus_used &= ~gpus;
-    n->cpu_used -= cpu_milli;
+    hold(n, &room, -1);
 }
 
 /* ------------------------------------------------------------------ what people are told */

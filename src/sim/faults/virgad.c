@@ -32,6 +32,10 @@ static const char config[] = "lease: 10s\n"
                              "pools:\n"
                              "  - name: batch\n"
                              "    network: host\n"
+                             "    shape: {cpus: 1}\n"
+                             "  - name: part\n"
+                             "    class: shared\n"
+                             "    network: host\n"
                              "    shape: {cpus: 1}\n";
 
 const char *vg_w_logs(void) {

@@ -96,6 +96,17 @@ struct vg_w_task {
     bool prepared;            /* of a member: a node has said that it could begin */
 };
 
+#define VG_W_GPUS 4
+#define VG_W_GPU_BYTES (80ULL << 30)
+
+/* What an attempt takes of its node. */
+struct vg_w_room {
+    uint64_t gpus;      /* set of indices */
+    uint32_t gpu_milli; /* not 0: of the one GPU that it shares */
+    uint64_t gpu_mem_bytes;
+    uint32_t cpu_milli;
+};
+
 struct vg_w_node {
     int index;
     uint64_t id;
@@ -108,7 +119,9 @@ struct vg_w_node {
     struct vg_list keepers;
     struct vg_rng rng;
     uint32_t next_serial, boots;
-    uint64_t gpus_used; /* in truth */
+    uint64_t gpus_used;             /* in truth: whole, */
+    uint32_t milli_used[VG_W_GPUS]; /* and in parts */
+    uint64_t mem_used[VG_W_GPUS];
     uint32_t cpu_used;
 };
 
@@ -231,7 +244,6 @@ const char *vg_w_logs(void);              /* its folder of logs on the world's d
 #define VG_W_HEAD 4096
 #define VG_W_TAIL 4096
 #define VG_W_CPUS 8 /* of a node */
-#define VG_W_GPUS 4
 
 /* --- node.c: a machine with the agent's own code --- */
 void vg_w_node_init(int i);
@@ -258,9 +270,9 @@ void vg_w_client_done(int i);
 
 /* --- truth.c --- */
 struct vg_w_attempt *vg_w_truth_start(struct vg_w_node *n, struct vg_w_task *t, uint32_t attempt,
-                                      uint64_t gpus, uint32_t cpu_milli);
-void vg_w_truth_end(struct vg_w_node *n, struct vg_w_task *t, struct vg_w_attempt *a, uint64_t gpus,
-                    uint32_t cpu_milli);
+                                      struct vg_w_room room);
+void vg_w_truth_end(struct vg_w_node *n, struct vg_w_task *t, struct vg_w_attempt *a,
+                    struct vg_w_room room);
 void vg_w_truth_told(struct vg_w_task *t, int32_t status, uint32_t reason, uint32_t attempt,
                      const char *text);
 bool vg_w_truth_settled(void); /* everything that was accepted has ended and nothing is held */
