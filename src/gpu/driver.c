@@ -324,7 +324,7 @@ static int find_around(struct search *s) {
 
 /* "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build": the first
    word that is numbers with dots. */
-static void read_version(const char *root, char *out, size_t n) {
+void vg_driver_version(const char *root, char *out, size_t n) {
     char path[PATH_MAX];
     vg_auto_free char *text = NULL;
     size_t len;
@@ -353,7 +353,7 @@ int vg_driver_find(const struct vg_driver_where *w, struct vg_driver *ret) {
     struct utsname u;
     int r = 0;
     snprintf(s.machine, sizeof(s.machine), "%s", uname(&u) < 0 ? "x86_64" : u.machine);
-    read_version(w->root, d.version, sizeof(d.version));
+    vg_driver_version(w->root, d.version, sizeof(d.version));
     if (w->n_patterns) {
         r = find_configured(&s);
     } else if (has_card(w->root)) {

@@ -50,3 +50,5 @@ const char *vg_driver_library(const struct vg_driver *d, const char *name);
 /* Whether a file of this name belongs to another driver than `version`: libcuda.so.535.54 does not
    go with 580.1. Names without a driver's version belong to any. */
 bool vg_driver_is_other(const char *name, const char *version);
+/* Of the kernel module, below `root` ("": this machine); "" when it does not say. */
+void vg_driver_version(const char *root, char *ret, size_t n);

@@ -5,7 +5,8 @@
  * an object frees what hangs below it.
  *
  * Layouts are those of the drivers since 515; the numbers are part of the kernel's ABI and have not
- * changed since. Parameters behind a pointer have a size that the driver knows by the class. */
+ * changed since. Parameters behind a pointer have a size that the driver knows by the class. The
+ * driver's other device, /dev/nvidia-uvm, stands below. */
 #include <stdint.h>
 
 #define VG_RM_TYPE 0x46u
@@ -17,6 +18,7 @@ enum vg_rm_number {
     VG_RM_CONTROL = 0x2a,
     VG_RM_ALLOC = 0x2b,
     VG_RM_DUP_OBJECT = 0x34,
+    VG_RM_SHARE = 0x35, /* lets others have duplicates of an object */
     VG_RM_VID_HEAP = 0x4a,
     VG_RM_IMPORT_FD = 0x5d,
 };
@@ -44,6 +46,14 @@ enum vg_rm_status {
     VG_RM_NOT_SUPPORTED = 0x56,
 };
 
+/* Of VG_RM_SHARE. */
+#define VG_RM_SHARE_DUP 1u    /* rights */
+#define VG_RM_SHARE_USER 2u   /* type: processes of the same user */
+#define VG_RM_SHARE_REVOKE 1u /* action */
+
+#define VG_RM_GET_SURFACE 0x00410110u
+#define VG_RM_SURFACE_SPACE 9u /* where the memory lies … */
+#define VG_RM_SPACE_HOST 1u    /* … not on the card */
 #define VG_RM_SET_TIMESLICE 0xa06c0103u
 #define VG_RM_GET_TIMESLICE 0xa06c0104u
 #define VG_RM_SCHEDULE_GROUP 0xa06c0101u /* gets turns, or none; with vg_rm_schedule */
@@ -86,6 +96,22 @@ struct vg_rm_alloc_memory {
     int32_t fd, unused3;
 };
 
+struct vg_rm_share {
+    uint32_t client, object, target, rights;
+    uint16_t type;
+    uint8_t action, unused;
+    uint32_t status;
+};
+
+struct vg_rm_surface_info {
+    uint32_t index, data;
+};
+
+struct vg_rm_surface { /* parameters of VG_RM_GET_SURFACE */
+    uint32_t n, unused;
+    uint64_t list;
+};
+
 /* Parameters of the memory classes, as far as they matter here. */
 struct vg_rm_memory {
     uint32_t owner, type, flags, width, height, pitch, attr, attr2, format, cover[2], unused;
@@ -93,6 +119,66 @@ struct vg_rm_memory {
 };
 #define VG_RM_MEMORY_VIRTUAL 0x80000u /* of flags: addresses only */
 
+/* Calls of /dev/nvidia-uvm. Their numbers are whole: no size, no type. The status is in the form.
+ */
+enum vg_uvm_number {
+    VG_UVM_INITIALIZE = 0x30000001,
+    VG_UVM_UNREGISTER_SPACE = 26, /* of a card: what is mapped for it no longer is */
+    VG_UVM_MAP = 33,              /* memory that an object stands for */
+    VG_UVM_FREE = 34,             /* a range of addresses, with what is mapped there */
+    VG_UVM_REGISTER = 37,         /* a card */
+    VG_UVM_UNREGISTER = 38,
+    VG_UVM_PAGEABLE = 39, /* whether cards may touch any page of the process */
+    VG_UVM_UNMAP = 66,
+};
+#define VG_UVM_NO_HMM 1u /* of the flags: they may not */
+
+struct vg_uvm_initialize {
+    uint64_t flags;
+    uint32_t status, unused;
+};
+
+struct vg_uvm_pageable {
+    uint8_t yes, unused[3];
+    uint32_t status;
+};
+
+struct vg_uvm_register {
+    uint8_t uuid[16], numa, unused[3];
+    int32_t numa_node, fd;
+    uint32_t client, part, status;
+};
+
+struct vg_uvm_card {
+    uint8_t uuid[16];
+    uint32_t status;
+};
+
+struct vg_uvm_free {
+    uint64_t base, length;
+    uint32_t status, unused;
+};
+
+struct vg_uvm_unmap {
+    uint64_t base, length;
+    uint8_t uuid[16];
+    uint32_t status, unused;
+};
+
+/* The form of VG_UVM_MAP: base, length, offset; then for each card that the driver could know what
+   it is to have, beginning with the card's uuid; then how many cards that are, and a descriptor,
+   client, object and the status. */
+#define VG_UVM_MAP_HEAD 24u
+#define VG_UVM_MAP_CARD 36u
+#define VG_UVM_MAP_TAIL 24u
+#define VG_UVM_CARDS 256u    /* since 550 */
+#define VG_UVM_CARDS_OLD 32u /* before */
+#define VG_UVM_MAP_BYTES_MAX (VG_UVM_MAP_HEAD + VG_UVM_MAP_CARD * VG_UVM_CARDS + VG_UVM_MAP_TAIL)
+
+_Static_assert(sizeof(struct vg_uvm_initialize) == 16 && sizeof(struct vg_uvm_pageable) == 8, "");
+_Static_assert(sizeof(struct vg_uvm_register) == 40 && sizeof(struct vg_uvm_card) == 20, "");
+_Static_assert(sizeof(struct vg_uvm_free) == 24 && sizeof(struct vg_uvm_unmap) == 40, "");
+_Static_assert(sizeof(struct vg_rm_share) == 24 && sizeof(struct vg_rm_surface) == 16, "");
 _Static_assert(sizeof(struct vg_rm_alloc) == 48 && sizeof(struct vg_rm_alloc_old) == 32, "");
 _Static_assert(sizeof(struct vg_rm_free) == 16 && sizeof(struct vg_rm_control) == 32, "");
 _Static_assert(sizeof(struct vg_rm_dup) == 28 && sizeof(struct vg_rm_alloc_memory) == 56, "");

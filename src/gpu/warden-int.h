@@ -45,6 +45,9 @@ struct vg_warden {
     struct vg_map objects;   /* client and handle -> vg_wobject */
     struct vg_map processes; /* number -> vg_wprocess */
     struct vg_list in_order; /* of processes */
+    struct vg_list spaces;   /* vg_wspace */
+    size_t n_spaces, n_maps;
+    uint32_t uvm_cards; /* how many the driver's forms have room for */
     struct vg_warden_stat stat;
     uint32_t slice_usec;
     bool mps;
@@ -80,3 +83,10 @@ void vg_wbooks_drop_client(struct vg_warden *w, struct vg_wclient *c);
 /* For bytes that are taken already; NULL: no memory. */
 struct vg_wmem *vg_wmem_new(struct vg_warden *w, uint64_t process, uint64_t bytes);
 void vg_wmem_unref(struct vg_warden *w, struct vg_wmem *mem);
+
+/* ---- warden-uvm.c: the driver's other device ------------------------------------------------- */
+
+struct vg_warden_answer vg_wuvm_call(struct vg_warden *w, const struct vg_warden_call *k);
+/* What the process has mapped is unmapped and forgotten; before what it owns is. */
+void vg_wuvm_gone(struct vg_warden *w, uint64_t process);
+void vg_wuvm_done(struct vg_warden *w);

@@ -30,10 +30,9 @@ static uint64_t managed_now(const struct vg_warden_watch *t, const struct vg_wca
     return sum;
 }
 
-static bool is_managed(struct vg_warden_watch *t, struct vg_wcaller *c, int fd) {
+static bool is_device(struct vg_warden_watch *t, int own) {
     struct stat st;
-    int own = vg_wcaller_borrow(c, fd);
-    bool yes = own >= 0 && fstat(own, &st) == 0;
+    bool yes = fstat(own, &st) == 0;
     if (yes && t->setup.issue && t->setup.managed_ino)
         yes = st.st_dev == t->setup.managed_on && st.st_ino == t->setup.managed_ino;
     else if (yes)
@@ -43,9 +42,22 @@ static bool is_managed(struct vg_warden_watch *t, struct vg_wcaller *c, int fd) 
         t->managed_on = st.st_dev;
         t->managed_ino = st.st_ino;
     }
+    return yes;
+}
+
+int vg_wmanaged_borrow(void *caller, int fd) {
+    int own = vg_wcaller_borrow(caller, fd);
+    if (own < 0 || is_device(((struct vg_wcaller *)caller)->t, own))
+        return own;
+    close(own);
+    return -ENOTTY;
+}
+
+static bool is_managed(struct vg_wcaller *c, int fd) {
+    int own = vg_wmanaged_borrow(c, fd);
     if (own >= 0)
         close(own);
-    return yes;
+    return own >= 0;
 }
 
 /* The descriptor can be another one by the time the kernel looks. So it is not enough that it is
@@ -58,7 +70,7 @@ struct vg_warden_answer vg_wmanaged_mmap(struct vg_warden_watch *t, struct vg_wc
                  at / VG_WPAGE == offset / VG_WPAGE || (!fixed && offset >= FILE_OFFSET_MAX);
     if (!could)
         return (struct vg_warden_answer){.let = true};
-    if (!is_managed(t, c, (int)d->args[4]))
+    if (!is_managed(c, (int)d->args[4]))
         return (struct vg_warden_answer){.error = -EINVAL};
     if (!vg_warden_managed(t->w, c->p->number, managed_now(t, c->p), bytes))
         return (struct vg_warden_answer){.error = -ENOMEM};

@@ -47,6 +47,7 @@ struct vg_warden_watch {
     pthread_t thread;
     pthread_mutex_t lock; /* of what follows */
     bool stop, changed;
+    bool ended, orphan; /* of the thread: it is done; nobody waits for it */
     uint64_t limit_bytes;
     uint32_t slice_usec;
     struct vg_warden_window next_window;
@@ -73,6 +74,8 @@ void vg_wprocess_tell(struct vg_warden_watch *t);
 
 /* ---- warden-managed.c: managed memory -------------------------------------------------------- */
 
+/* A descriptor of the caller that is the device, as one's own; -ENOTTY: it is another. */
+int vg_wmanaged_borrow(void *caller, int fd);
 struct vg_warden_answer vg_wmanaged_mmap(struct vg_warden_watch *t, struct vg_wcaller *c,
                                          const struct seccomp_data *d);
 /* What each process has still mapped. */

@@ -5,10 +5,13 @@
 #include "base/cleanup.h"
 #include "base/mem.h"
 #include "base/util.h"
+#include "gpu/driver.h"
+#include "gpu/rm.h"
 #include "gpu/warden-notify-int.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/kcmp.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -19,14 +22,18 @@
 #include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- the caller's memory and descriptors ----------------------------------------------------- */
 
+#define STOP_SECONDS 2
+#define PIECES (VG_UVM_MAP_BYTES_MAX / VG_WPAGE + 2)
+
 /* One piece a page: a transfer ends at the first that is not there. */
-static size_t pages(uint64_t at, size_t n, struct iovec out[static 3]) {
+static size_t pages(uint64_t at, size_t n, struct iovec out[static PIECES]) {
     size_t k = 0;
-    for (; n && k < 3; k++) {
+    for (; n && k < PIECES; k++) {
         size_t piece = VG_WPAGE - (size_t)(at % VG_WPAGE);
         if (piece > n)
             piece = n;
@@ -38,14 +45,14 @@ static size_t pages(uint64_t at, size_t n, struct iovec out[static 3]) {
 }
 
 static int64_t move_in(void *caller, uint64_t at, void *into, size_t n) {
-    struct iovec far[3], near = {into, n};
+    struct iovec far[PIECES], near = {into, n};
     ssize_t r =
         process_vm_readv(((struct vg_wcaller *)caller)->tid, &near, 1, far, pages(at, n, far), 0);
     return r < 0 ? -errno : r;
 }
 
 static int64_t move_out(void *caller, uint64_t at, const void *from, size_t n) {
-    struct iovec far[3], near = {(void *)(uintptr_t)from, n};
+    struct iovec far[PIECES], near = {(void *)(uintptr_t)from, n};
     ssize_t r =
         process_vm_writev(((struct vg_wcaller *)caller)->tid, &near, 1, far, pages(at, n, far), 0);
     return r < 0 ? -errno : r;
@@ -54,6 +61,13 @@ static int64_t move_out(void *caller, uint64_t at, const void *from, size_t n) {
 int vg_wcaller_borrow(void *caller, int fd) {
     int r = (int)syscall(SYS_pidfd_getfd, ((struct vg_wcaller *)caller)->p->pidfd, fd, 0);
     return r < 0 ? -errno : r;
+}
+
+/* Openings are one when the kernel says so; where it cannot, they are none, and what only one's own
+   opening may do is refused. */
+static bool is_same(void *ud, int a, int b) {
+    (void)ud;
+    return syscall(SYS_kcmp, getpid(), getpid(), KCMP_FILE, a, b) == 0;
 }
 
 static void give_back(void *ud, int fd) {
@@ -179,6 +193,26 @@ static bool take_orders(struct vg_warden_watch *t) {
     return !stop;
 }
 
+static void free_all(struct vg_warden_watch *t) {
+    vg_map_for_each (s, &t->by_pid)
+        vg_wprocess_end(t, s->value);
+    vg_map_done(&t->by_pid);
+    vg_map_done(&t->by_number);
+    vg_warden_free(t->w);
+    for (size_t i = 0; i < t->n_devices; i++)
+        close(t->device[i]);
+    vg_close(&t->listener);
+    vg_close(&t->epoll);
+    vg_close(&t->wake);
+    vg_close(&t->timer);
+    vg_close(&t->tell);
+    vg_close(&t->edge);
+    pthread_mutex_destroy(&t->lock);
+    free(t->in);
+    free(t->out);
+    free(t);
+}
+
 static void *run(void *arg) {
     struct vg_warden_watch *t = arg;
     for (bool on = true; on;) {
@@ -201,6 +235,12 @@ static void *run(void *arg) {
         else /* nobody is left that it could hear of; processes' ends are still to come */
             (void)epoll_ctl(t->epoll, EPOLL_CTL_DEL, t->listener, NULL);
     }
+    pthread_mutex_lock(&t->lock);
+    t->ended = true;
+    bool orphan = t->orphan;
+    pthread_mutex_unlock(&t->lock);
+    if (orphan)
+        free_all(t);
     return NULL;
 }
 
@@ -236,30 +276,18 @@ static int make_messages(struct vg_warden_watch *t) {
     return t->in && t->out ? 0 : -ENOMEM;
 }
 
-static void free_all(struct vg_warden_watch *t) {
-    vg_map_for_each (s, &t->by_pid)
-        vg_wprocess_end(t, s->value);
-    vg_map_done(&t->by_pid);
-    vg_map_done(&t->by_number);
-    vg_warden_free(t->w);
-    for (size_t i = 0; i < t->n_devices; i++)
-        close(t->device[i]);
-    vg_close(&t->listener);
-    vg_close(&t->epoll);
-    vg_close(&t->wake);
-    vg_close(&t->timer);
-    vg_close(&t->tell);
-    vg_close(&t->edge);
-    pthread_mutex_destroy(&t->lock);
-    free(t->in);
-    free(t->out);
-    free(t);
+static bool is_old_driver(void) {
+    char version[32];
+    vg_driver_version("", version, sizeof(version));
+    return *version && strtoul(version, NULL, 10) < 550;
 }
 
 static int prepare(struct vg_warden_watch *t, struct vg_err *err) {
     const struct vg_warden_ops ops = {.read = move_in,
                                       .write = move_out,
                                       .borrow = vg_wcaller_borrow,
+                                      .borrow_uvm = vg_wmanaged_borrow,
+                                      .same = is_same,
                                       .issue = issue,
                                       .close = give_back,
                                       .ud = t};
@@ -276,8 +304,12 @@ static int prepare(struct vg_warden_watch *t, struct vg_err *err) {
                    hear(t, &t->tell) < 0 || hear(t, &t->edge) < 0 ||
                    timerfd_settime(t->timer, 0, &second, NULL) < 0))
         r = -errno;
+    if (r >= 0 && !is_same(t, t->epoll, t->epoll))
+        r = -errno; /* a kernel without kcmp() */
     if (r < 0)
         return vg_err_sys(err, r, "cannot watch over a shared GPU");
+    if (!t->setup.issue && is_old_driver())
+        vg_warden_old_uvm(t->w);
     vg_warden_slice(t->w, t->setup.slice_usec);
     if (t->setup.mps)
         vg_warden_mps(t->w);
@@ -321,14 +353,31 @@ static void order(struct vg_warden_watch *t) {
     (void)!write(t->wake, &one, sizeof(one));
 }
 
+/* The thread reads the task's memory, and a page of it can be one that another machine has to
+   bring: it may take long to come back from there. It is the task's own thread, so nobody else
+   waits for it; whoever ends the task does not either. */
 void vg_warden_stop(struct vg_warden_watch *t) {
     if (!t)
         return;
+    struct timespec until;
     pthread_mutex_lock(&t->lock);
     t->stop = true;
     pthread_mutex_unlock(&t->lock);
     order(t);
-    pthread_join(t->thread, NULL);
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += STOP_SECONDS;
+    if (pthread_timedjoin_np(t->thread, NULL, &until) != 0) {
+        pthread_mutex_lock(&t->lock);
+        t->orphan = !t->ended;
+        bool orphan = t->orphan;
+        pthread_t thread = t->thread;
+        pthread_mutex_unlock(&t->lock);
+        if (orphan) { /* it frees itself */
+            pthread_detach(thread);
+            return;
+        }
+        pthread_join(thread, NULL);
+    }
     free_all(t);
 }
 

@@ -16,8 +16,7 @@
 #include <sys/types.h>
 
 /* The filter, for the task's first process to install with SECCOMP_FILTER_FLAG_NEW_LISTENER. The
-   program lies in static memory. x86-64 and arm64; the filter before it keeps other system call
-   tables out. */
+   program lies in static memory. x86-64 and arm64. */
 void vg_warden_filter(struct sock_fprog *ret);
 
 #define VG_WARDEN_PROCESSES_MAX 4096u /* of a task at one time that talk to the driver */
@@ -51,7 +50,8 @@ struct vg_warden_watch;
 
 int vg_warden_start(const struct vg_warden_setup *setup, struct vg_warden_watch **ret,
                     struct vg_err *err);
-/* Ends the thread; calls that the task makes afterwards fail with ENOSYS. */
+/* Ends the thread; calls that the task makes afterwards fail with ENOSYS. A thread that is stuck in
+   the task's memory is left to itself after two seconds: callbacks may still come from it. */
 void vg_warden_stop(struct vg_warden_watch *t);
 void vg_warden_set(struct vg_warden_watch *t, uint64_t limit_bytes, uint32_t slice_usec);
 void vg_warden_set_window(struct vg_warden_watch *t, struct vg_warden_window window);

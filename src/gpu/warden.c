@@ -27,6 +27,8 @@ int vg_warden_new(const struct vg_warden_ops *ops, uint64_t limit_bytes, struct 
         return -ENOMEM;
     w->ops = *ops;
     vg_list_init(&w->in_order);
+    vg_list_init(&w->spaces);
+    w->uvm_cards = VG_UVM_CARDS;
     w->stat.limit_bytes = limit_bytes;
     *ret = w;
     return 0;
@@ -35,6 +37,7 @@ int vg_warden_new(const struct vg_warden_ops *ops, uint64_t limit_bytes, struct 
 void vg_warden_free(struct vg_warden *w) {
     if (!w)
         return;
+    vg_wuvm_done(w);
     for (struct vg_map_slot *s; (s = vg_map_next(&w->clients, NULL));)
         vg_wbooks_drop_client(w, s->value);
     for (struct vg_map_slot *s = NULL; (s = vg_map_next(&w->processes, s));)
@@ -43,6 +46,10 @@ void vg_warden_free(struct vg_warden *w) {
     vg_map_done(&w->objects);
     vg_map_done(&w->processes);
     free(w);
+}
+
+void vg_warden_old_uvm(struct vg_warden *w) {
+    w->uvm_cards = VG_UVM_CARDS_OLD;
 }
 
 /* ---- time slices ----------------------------------------------------------------------------- */
@@ -426,6 +433,8 @@ static struct vg_warden_answer on_alloc_memory(struct vg_warden *w,
 }
 
 struct vg_warden_answer vg_warden_ioctl(struct vg_warden *w, const struct vg_warden_call *call) {
+    if ((call->cmd >> 8 & 0xff) != VG_RM_TYPE)
+        return vg_wuvm_call(w, call);
     switch (call->cmd & 0xff) {
     case VG_RM_ALLOC:
         return on_alloc(w, call);
@@ -477,6 +486,7 @@ bool vg_warden_managed(struct vg_warden *w, uint64_t process, uint64_t mapped, u
 
 void vg_warden_gone(struct vg_warden *w, uint64_t process) {
     struct vg_wclient *c;
+    vg_wuvm_gone(w, process);
     do {
         c = NULL;
         for (struct vg_map_slot *s = NULL; !c && (s = vg_map_next(&w->clients, s));)

@@ -11,6 +11,8 @@
  *   client (it belongs to whoever makes it) and the pinning of the caller's own pages. Both are let
  *   through as they stand and hold no memory of the card; whoever swaps their parameters under the
  *   driver's hands is found by vg_warden_audit().
+ * - Memory that is mapped for the card counts until it is unmapped, whatever became of the object
+ *   that it was mapped from. Pages of a process never move to the card.
  * - Managed memory is what the kernel says is mapped from the managed-memory device (counted by the
  *   caller, vg_warden_managed), at its full size from the moment it is mapped. */
 #include "base/err.h"
@@ -22,6 +24,8 @@
 
 #define VG_WARDEN_OBJECTS_MAX 262144u /* a task's, over all its processes */
 #define VG_WARDEN_CLIENTS_MAX 4096u   /* each keeps a descriptor */
+#define VG_WARDEN_SPACES_MAX 4096u    /* openings of the other device; each keeps a descriptor */
+#define VG_WARDEN_MAPS_MAX 262144u    /* of memory of the card, by a task */
 #define VG_WARDEN_PARAMS_MAX 4096u
 
 struct vg_warden;
@@ -33,6 +37,10 @@ struct vg_warden_ops {
     int64_t (*write)(void *caller, uint64_t at, const void *from, size_t n);
     /* A descriptor of the caller, for the warden's own use, or -errno. */
     int (*borrow)(void *caller, int fd);
+    /* The same, when it is the driver's other device; else -ENOTTY. */
+    int (*borrow_uvm)(void *caller, int fd);
+    /* Whether two of the warden's own descriptors are one opening of a device. */
+    bool (*same)(void *ud, int a, int b);
     /* The ioctl itself, as that process's user: its value, or -errno. */
     int64_t (*issue)(void *ud, uint64_t process, int fd, uint32_t cmd, void *arg);
     void (*close)(void *ud, int fd);
@@ -83,6 +91,8 @@ bool vg_warden_window_at(struct vg_warden_window w, uint64_t now_usec, uint64_t 
 
 int vg_warden_new(const struct vg_warden_ops *ops, uint64_t limit_bytes, struct vg_warden **ret);
 void vg_warden_free(struct vg_warden *w);
+/* The driver's forms have room for fewer cards than today's: it is older than 550. */
+void vg_warden_old_uvm(struct vg_warden *w);
 
 struct vg_warden_answer vg_warden_ioctl(struct vg_warden *w, const struct vg_warden_call *call);
 

@@ -13,7 +13,7 @@
 #define PAGE UINT64_C(65536)
 
 struct object {
-    bool live;
+    bool live, shared;
     uint32_t client, handle, parent, class_id;
     uint32_t memory; /* index of the memory it names, + 1 */
     uint64_t slice;
@@ -74,15 +74,17 @@ static struct object *add(struct fake_rm *rm, uint32_t client, uint32_t parent, 
     return &rm->object[i];
 }
 
+static void release(struct fake_rm *rm, uint32_t memory) {
+    struct memory *m = memory ? &rm->memory[memory - 1] : NULL;
+    if (m && --m->refs == 0) {
+        rm->used -= m->bytes;
+        rm->cards[m->card].used -= m->bytes;
+    }
+}
+
 static void drop(struct fake_rm *rm, struct object *o) {
     o->live = false;
-    if (o->memory) {
-        struct memory *m = &rm->memory[o->memory - 1];
-        if (--m->refs == 0) {
-            rm->used -= m->bytes;
-            rm->cards[m->card].used -= m->bytes;
-        }
-    }
+    release(rm, o->memory);
     for (uint32_t i = 0; i < rm->n; i++) {
         struct object *below = &rm->object[i];
         if (below->live && below->client == o->client && below->parent == o->handle && below != o)
@@ -171,7 +173,7 @@ static uint32_t alloc(struct fake_rm *rm, uint32_t client, uint32_t parent, uint
 static void dup(struct fake_rm *rm, struct vg_rm_dup *d) {
     struct object *from = find(rm, d->from_client, d->from_object);
     d->status = VG_RM_INSUFFICIENT_RESOURCES;
-    if (!from || !find(rm, d->client, d->parent))
+    if (!from || !find(rm, d->client, d->parent) || (d->object && find(rm, d->client, d->object)))
         return;
     if (!d->object)
         d->object = rm->next++;
@@ -195,6 +197,13 @@ static void memory_info(const struct fake_rm *rm, struct vg_rm_control *c) {
 static void control(struct fake_rm *rm, struct vg_rm_control *c) {
     struct object *o = find(rm, c->client, c->object);
     uint64_t *usec = (uint64_t *)(uintptr_t)c->params;
+    if (c->command == VG_RM_GET_SURFACE) {
+        const struct vg_rm_surface *s = (void *)(uintptr_t)c->params;
+        struct vg_rm_surface_info *info = (void *)(uintptr_t)s->list;
+        c->status = o ? VG_RM_OK : VG_RM_INSUFFICIENT_RESOURCES;
+        info->data = o && o->memory ? VG_RM_SPACE_HOST + 1 : VG_RM_SPACE_HOST;
+        return;
+    }
     if (c->command == FAKE_RM_MEMORY_INFO) {
         memory_info(rm, c);
         return;
@@ -249,6 +258,16 @@ static int64_t call(struct fake_rm *rm, uint32_t cmd, void *arg) {
     case VG_RM_CONTROL:
         control(rm, arg);
         return 0;
+    case VG_RM_SHARE: {
+        struct vg_rm_share *h = arg;
+        struct object *o = find(rm, h->client, h->object);
+        h->status = o && h->type == VG_RM_SHARE_USER && h->rights == VG_RM_SHARE_DUP
+                        ? VG_RM_OK
+                        : VG_RM_INSUFFICIENT_RESOURCES;
+        if (h->status == VG_RM_OK)
+            o->shared = h->action != VG_RM_SHARE_REVOKE;
+        return 0;
+    }
     default:
         fprintf(stderr, "fake-rm: unknown call %#x\n", cmd);
         abort();
@@ -264,6 +283,31 @@ int64_t fake_rm_ioctl(struct fake_rm *rm, uint64_t process, uint32_t cmd, void *
     int64_t r = call(rm, cmd, arg);
     pthread_mutex_unlock(&rm->lock);
     return r;
+}
+
+int fake_rm_hold(struct fake_rm *rm, uint32_t client, uint32_t object, uint32_t *ret) {
+    pthread_mutex_lock(&rm->lock);
+    struct object *o = find(rm, client, object);
+    int r = o && o->shared ? 0 : -EPERM;
+    if (r >= 0 && o->memory)
+        rm->memory[o->memory - 1].refs++;
+    if (r >= 0)
+        *ret = o->memory;
+    pthread_mutex_unlock(&rm->lock);
+    return r;
+}
+
+void fake_rm_hold_more(struct fake_rm *rm, uint32_t memory) {
+    pthread_mutex_lock(&rm->lock);
+    if (memory)
+        rm->memory[memory - 1].refs++;
+    pthread_mutex_unlock(&rm->lock);
+}
+
+void fake_rm_let_go(struct fake_rm *rm, uint32_t memory) {
+    pthread_mutex_lock(&rm->lock);
+    release(rm, memory);
+    pthread_mutex_unlock(&rm->lock);
 }
 
 static uint64_t locked(struct fake_rm *rm, const uint64_t *value) {

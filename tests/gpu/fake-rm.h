@@ -13,6 +13,11 @@ void fake_rm_free(struct fake_rm *rm);
 /* A call as the kernel would see it; `arg` and what it points to are in this process. 0 or -errno.
  */
 int64_t fake_rm_ioctl(struct fake_rm *rm, uint64_t process, uint32_t cmd, void *arg);
+/* For the other device (fake-uvm.h): memory that a shared object stands for is held beyond it.
+   -EPERM when it is not shared. *ret is 0 when it stands for none of the card. */
+int fake_rm_hold(struct fake_rm *rm, uint32_t client, uint32_t object, uint32_t *ret);
+void fake_rm_hold_more(struct fake_rm *rm, uint32_t memory);
+void fake_rm_let_go(struct fake_rm *rm, uint32_t memory);
 /* A new client of a process, without a call; its handle. */
 uint32_t fake_rm_client(struct fake_rm *rm, uint64_t process);
 uint64_t fake_rm_used(struct fake_rm *rm);

@@ -37,14 +37,13 @@ static int fill(void *arg) {
 }
 
 Test(warden_notify, a_process_gets_its_share_and_not_more) {
-    struct wt_task t = {.rm = fake_rm_new(1024 * MIB)};
+    struct wt_task t = wt_new();
     uint32_t client[1] = {fake_rm_client(t.rm, 1)};
     wt_begin(&t, fill, client);
     cr_expect(eq(int, wt_finish(&t), 64));
     cr_expect(eq(u64, fake_rm_peak(t.rm), CAP));
     wt_settle(&t);
-    vg_warden_stop(t.watch);
-    fake_rm_free(t.rm);
+    wt_free(&t);
 }
 
 static int race(void *arg) {
@@ -64,7 +63,7 @@ static int race(void *arg) {
 }
 
 Test(warden_notify, eight_racing_processes_get_one_share_together) {
-    struct wt_task t = {.rm = fake_rm_new(1024 * MIB)};
+    struct wt_task t = wt_new();
     uint32_t client[8];
     for (int i = 0; i < 8; i++)
         client[i] = fake_rm_client(t.rm, 0);
@@ -91,8 +90,7 @@ Test(warden_notify, eight_racing_processes_get_one_share_together) {
     kill(t.pid, SIGKILL);
     cr_expect(eq(int, wt_finish(&t), 128 + SIGKILL));
     wt_settle(&t);
-    vg_warden_stop(t.watch);
-    fake_rm_free(t.rm);
+    wt_free(&t);
 }
 
 static int storm(void *arg) {
@@ -116,7 +114,7 @@ static int storm(void *arg) {
 }
 
 Test(warden_notify, processes_killed_at_any_moment_leave_nothing_behind) {
-    struct wt_task t = {.rm = fake_rm_new(1024 * MIB)};
+    struct wt_task t = wt_new();
     uint32_t client[60];
     for (int i = 0; i < 60; i++)
         client[i] = fake_rm_client(t.rm, 0);
@@ -125,8 +123,7 @@ Test(warden_notify, processes_killed_at_any_moment_leave_nothing_behind) {
     cr_expect(le(u64, fake_rm_peak(t.rm), CAP));
     wt_settle(&t);
     cr_expect(eq(u32, wt_look(&t).objects, 0));
-    vg_warden_stop(t.watch);
-    fake_rm_free(t.rm);
+    wt_free(&t);
 }
 
 /* The device that stands for managed memory cannot be mapped at all: ENODEV is the kernel's own
@@ -165,12 +162,11 @@ static int map(void *arg) {
 }
 
 Test(warden_notify, managed_memory_is_counted_and_what_only_looks_like_files_is_refused) {
-    struct wt_task t = {.rm = fake_rm_new(1024 * MIB)};
+    struct wt_task t = wt_new();
     wt_begin(&t, map, NULL);
     cr_expect(eq(int, wt_finish(&t), 0));
     wt_settle(&t);
-    vg_warden_stop(t.watch);
-    fake_rm_free(t.rm);
+    wt_free(&t);
 }
 
 static int wait_then_ask(void *arg) {
@@ -187,7 +183,7 @@ static int wait_then_ask(void *arg) {
 }
 
 Test(warden_notify, without_a_warden_nothing_is_given) {
-    struct wt_task t = {.rm = fake_rm_new(1024 * MIB)};
+    struct wt_task t = wt_new();
     uint32_t client[1] = {fake_rm_client(t.rm, 1)};
     int status;
     wt_begin(&t, wait_then_ask, client);
@@ -198,7 +194,8 @@ Test(warden_notify, without_a_warden_nothing_is_given) {
     cr_expect(eq(u64, wt_look(&t).limit_bytes, 10 * MIB));
     cr_expect(eq(u64, wt_look(&t).used_bytes, MIB));
     vg_warden_stop(t.watch);
+    t.watch = NULL;
     kill(t.pid, SIGCONT);
     cr_expect(eq(int, wt_finish(&t), 0));
-    fake_rm_free(t.rm);
+    wt_free(&t);
 }

@@ -43,15 +43,15 @@ static struct told *told_new(void) {
     struct told *o = calloc(1, sizeof(*o));
     cr_assert(o != NULL);
     pthread_mutex_init(&o->lock, NULL);
-    o->task = (struct wt_task){
-        .rm = fake_rm_new(1024 * MIB), .changed = on_changed, .processes = on_processes};
+    o->task = wt_new();
+    o->task.changed = on_changed;
+    o->task.processes = on_processes;
     o->begin_usec = vg_now_usec();
     return o;
 }
 
 static void told_free(struct told *o) {
-    vg_warden_stop(o->task.watch);
-    fake_rm_free(o->task.rm);
+    wt_free(&o->task);
     pthread_mutex_destroy(&o->lock);
     free(o);
 }

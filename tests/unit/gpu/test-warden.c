@@ -1,8 +1,6 @@
 /* The warden against the stand-in driver: what a task holds never exceeds its share, by either's
    count, whatever the order of calls. */
-#include "fake-rm.h"
-#include "gpu/rm.h"
-#include "gpu/warden.h"
+#include "warden-world.h"
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
@@ -10,250 +8,147 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MIB (UINT64_C(1) << 20)
-#define CAP (64 * MIB)
-#define CMD(nr, type) (3u << 30 | (uint32_t)sizeof(type) << 16 | VG_RM_TYPE << 8 | (nr))
-
-struct world {
-    struct fake_rm *rm;
-    struct vg_warden *w;
-    uint32_t client;
-    int lent; /* descriptors */
-};
-
-/* The caller is this process. */
-static int64_t rd(void *caller, uint64_t at, void *into, size_t n) {
-    (void)caller;
-    if (!at)
-        return -EFAULT;
-    if (n > sizeof(struct vg_rm_memory) && n == VG_WARDEN_PARAMS_MAX)
-        n = sizeof(struct vg_rm_memory); /* as at the end of a mapping */
-    memcpy(into, (void *)(uintptr_t)at, n);
-    return (int64_t)n;
-}
-
-static int64_t wr(void *caller, uint64_t at, const void *from, size_t n) {
-    (void)caller;
-    memcpy((void *)(uintptr_t)at, from, n);
-    return (int64_t)n;
-}
-
-static int lend(void *caller, int fd) {
-    ((struct world *)caller)->lent++;
-    return fd;
-}
-
-static int64_t issue(void *ud, uint64_t process, int fd, uint32_t cmd, void *arg) {
-    (void)fd;
-    return fake_rm_ioctl(((struct world *)ud)->rm, process, cmd, arg);
-}
-
-static void take_back(void *ud, int fd) {
-    (void)fd;
-    ((struct world *)ud)->lent--;
-}
-
-static void setup(struct world *v) {
-    *v = (struct world){.rm = fake_rm_new(1024 * MIB)};
-    const struct vg_warden_ops ops = {rd, wr, lend, issue, take_back, v};
-    cr_assert(vg_warden_new(&ops, CAP, &v->w) == 0);
-    v->client = fake_rm_client(v->rm, 1);
-}
-
-static void teardown(struct world *v) {
-    vg_warden_free(v->w);
-    cr_expect(eq(int, v->lent, 0), "a descriptor was not given back");
-    fake_rm_free(v->rm);
-}
-
-static struct vg_warden_answer call(struct world *v, uint64_t process, uint32_t cmd, void *arg) {
-    struct vg_warden_call k = {v, process, 7, cmd, (uint64_t)(uintptr_t)arg};
-    return vg_warden_ioctl(v->w, &k);
-}
-
-static uint32_t alloc(struct world *v, uint32_t client, uint32_t parent, uint32_t *object,
-                      uint32_t class_id, uint64_t bytes, uint32_t flags) {
-    struct vg_rm_memory m = {.size = bytes, .flags = flags};
-    struct vg_rm_alloc a = {.client = client,
-                            .parent = parent,
-                            .object = *object,
-                            .class_id = class_id,
-                            .params = (uint64_t)(uintptr_t)&m,
-                            .status = 0x77};
-    struct vg_warden_answer r = call(v, 1, CMD(VG_RM_ALLOC, a), &a);
-    cr_assert(r.let == false && r.error == 0);
-    cr_expect(a.params == (uint64_t)(uintptr_t)&m, "the caller's pointer was changed");
-    *object = a.object;
-    return a.status;
-}
-
-static uint32_t take(struct world *v, uint64_t bytes, uint32_t *object) {
-    *object = 0;
-    return alloc(v, v->client, v->client, object, VG_RM_CLASS_MEMORY_LOCAL, bytes, 0);
-}
-
-static uint32_t give(struct world *v, uint32_t client, uint32_t object) {
-    struct vg_rm_free f = {client, client, object, 0x77};
-    cr_assert(call(v, 1, CMD(VG_RM_FREE, f), &f).error == 0);
-    return f.status;
-}
-
-static struct vg_warden_stat stat(struct world *v) {
-    struct vg_warden_stat s;
-    vg_warden_stat(v->w, &s);
-    return s;
-}
-
-static uint64_t sum_of_processes(struct world *v) {
-    struct vg_warden_process p[8];
-    uint64_t sum = 0;
-    size_t n = vg_warden_processes(v->w, p, 8);
-    for (size_t i = 0; i < n; i++)
-        sum += p[i].used_bytes;
-    return sum;
-}
-
-static void same(struct world *v) {
-    cr_expect(eq(u64, stat(v).used_bytes, sum_of_processes(v)));
-    cr_expect(eq(u64, stat(v).used_bytes, fake_rm_used(v->rm)));
+static void same(struct ww *v) {
+    cr_expect(eq(u64, ww_stat(v).used_bytes, ww_sum_of_processes(v)));
+    cr_expect(eq(u64, ww_stat(v).used_bytes, fake_rm_used(v->rm)));
     cr_expect(le(u64, fake_rm_peak(v->rm), CAP), "the card gave more than the share");
 }
 
 Test(warden, memory_is_given_up_to_the_share_and_then_refused_as_out_of_memory) {
-    struct world v;
-    setup(&v);
+    struct ww v;
+    ww_setup(&v);
     uint32_t object[80], n = 0;
-    while (n < 80 && take(&v, MIB, &object[n]) == VG_RM_OK)
+    while (n < 80 && ww_take(&v, MIB, &object[n]) == VG_RM_OK)
         n++;
     cr_expect(eq(u32, n, 64));
-    cr_expect(eq(u64, stat(&v).refused, 1));
+    cr_expect(eq(u64, ww_stat(&v).refused, 1));
     same(&v);
-    cr_expect(eq(u32, give(&v, v.client, object[3]), VG_RM_OK));
-    cr_expect(eq(u32, take(&v, MIB + 1, &object[3]), VG_RM_NO_MEMORY),
+    cr_expect(eq(u32, ww_give(&v, v.client, object[3]), VG_RM_OK));
+    cr_expect(eq(u32, ww_take(&v, MIB + 1, &object[3]), VG_RM_NO_MEMORY),
               "rounded up, it is too much");
-    cr_expect(eq(u32, take(&v, MIB, &object[3]), VG_RM_OK));
+    cr_expect(eq(u32, ww_take(&v, MIB, &object[3]), VG_RM_OK));
     same(&v);
-    teardown(&v);
+    cr_expect(eq(int, ww_teardown(&v), 0), "a descriptor was not given back");
 }
 
 Test(warden, absurd_sizes_are_refused) {
-    struct world v;
-    setup(&v);
+    struct ww v;
+    ww_setup(&v);
     const uint64_t sizes[] = {CAP + 1, UINT64_MAX, UINT64_MAX - 65535, UINT64_C(1) << 63};
     uint32_t object;
     for (size_t i = 0; i < 4; i++)
-        cr_expect(eq(u32, take(&v, sizes[i], &object), VG_RM_NO_MEMORY));
+        cr_expect(eq(u32, ww_take(&v, sizes[i], &object), VG_RM_NO_MEMORY));
     cr_expect(eq(u32, fake_rm_calls(v.rm, VG_RM_ALLOC), 0), "the driver was asked");
     same(&v);
-    teardown(&v);
+    cr_expect(eq(int, ww_teardown(&v), 0), "a descriptor was not given back");
 }
 
 Test(warden, addresses_and_other_objects_cost_nothing) {
-    struct world v;
-    setup(&v);
+    struct ww v;
+    ww_setup(&v);
     uint32_t object = 0;
-    cr_expect(alloc(&v, v.client, v.client, &object, VG_RM_CLASS_MEMORY_LOCAL, 500 * MIB,
-                    VG_RM_MEMORY_VIRTUAL) == VG_RM_OK);
+    cr_expect(ww_alloc(&v, v.client, v.client, &object, VG_RM_CLASS_MEMORY_LOCAL, 500 * MIB,
+                       VG_RM_MEMORY_VIRTUAL) == VG_RM_OK);
     object = 0;
-    cr_expect(alloc(&v, v.client, v.client, &object, 0x80, 500 * MIB, 0) == VG_RM_OK);
-    cr_expect(eq(u64, stat(&v).used_bytes, 0));
-    teardown(&v);
+    cr_expect(ww_alloc(&v, v.client, v.client, &object, 0x80, 500 * MIB, 0) == VG_RM_OK);
+    cr_expect(eq(u64, ww_stat(&v).used_bytes, 0));
+    cr_expect(eq(int, ww_teardown(&v), 0), "a descriptor was not given back");
 }
 
 Test(warden, what_hangs_below_a_freed_object_is_given_back) {
-    struct world v;
-    setup(&v);
+    struct ww v;
+    ww_setup(&v);
     uint32_t device = 0, below = 0, deep = 0;
-    alloc(&v, v.client, v.client, &device, 0x80, 0, 0);
-    alloc(&v, v.client, device, &below, VG_RM_CLASS_MEMORY_LOCAL, 10 * MIB, 0);
-    alloc(&v, v.client, below, &deep, VG_RM_CLASS_MEMORY_LOCAL, 20 * MIB, 0);
-    cr_expect(eq(u64, stat(&v).used_bytes, 30 * MIB));
-    give(&v, v.client, device);
-    cr_expect(eq(u64, stat(&v).used_bytes, 0));
-    cr_expect(eq(u32, stat(&v).objects, 0));
+    ww_alloc(&v, v.client, v.client, &device, 0x80, 0, 0);
+    ww_alloc(&v, v.client, device, &below, VG_RM_CLASS_MEMORY_LOCAL, 10 * MIB, 0);
+    ww_alloc(&v, v.client, below, &deep, VG_RM_CLASS_MEMORY_LOCAL, 20 * MIB, 0);
+    cr_expect(eq(u64, ww_stat(&v).used_bytes, 30 * MIB));
+    ww_give(&v, v.client, device);
+    cr_expect(eq(u64, ww_stat(&v).used_bytes, 0));
+    cr_expect(eq(u32, ww_stat(&v).objects, 0));
     same(&v);
-    teardown(&v);
+    cr_expect(eq(int, ww_teardown(&v), 0), "a descriptor was not given back");
 }
 
 Test(warden, a_chain_of_objects_as_deep_as_allowed_is_no_danger) {
-    struct world v;
-    setup(&v);
+    struct ww v;
+    ww_setup(&v);
     uint32_t parent = v.client, first = 0;
     for (int i = 0; i < 3000; i++) {
         uint32_t object = 0;
-        cr_assert(alloc(&v, v.client, parent, &object, VG_RM_CLASS_MEMORY_LOCAL, 1, 0) ==
+        cr_assert(ww_alloc(&v, v.client, parent, &object, VG_RM_CLASS_MEMORY_LOCAL, 1, 0) ==
                   (i < 1024 ? VG_RM_OK : VG_RM_NO_MEMORY));
         if (i >= 1024)
             break;
         parent = object;
         first = first ? first : object;
     }
-    give(&v, v.client, first);
-    cr_expect(eq(u32, stat(&v).objects, 0));
+    ww_give(&v, v.client, first);
+    cr_expect(eq(u32, ww_stat(&v).objects, 0));
     same(&v);
-    teardown(&v);
+    cr_expect(eq(int, ww_teardown(&v), 0), "a descriptor was not given back");
 }
 
 Test(warden, the_older_form_of_the_call_counts_alike) {
-    struct world v;
-    setup(&v);
+    struct ww v;
+    ww_setup(&v);
     struct vg_rm_memory m = {.size = 65 * MIB};
     struct vg_rm_alloc_old a = {.client = v.client,
                                 .parent = v.client,
                                 .class_id = VG_RM_CLASS_MEMORY_LOCAL,
                                 .params = (uint64_t)(uintptr_t)&m};
-    call(&v, 1, CMD(VG_RM_ALLOC, a), &a);
+    ww_call(&v, 1, WW_CMD(VG_RM_ALLOC, a), &a);
     cr_expect(eq(u32, a.status, VG_RM_NO_MEMORY));
     m.size = 64 * MIB;
-    call(&v, 1, CMD(VG_RM_ALLOC, a), &a);
+    ww_call(&v, 1, WW_CMD(VG_RM_ALLOC, a), &a);
     cr_expect(eq(u32, a.status, VG_RM_OK));
     cr_expect(ne(u32, a.object, 0));
     same(&v);
-    teardown(&v);
+    cr_expect(eq(int, ww_teardown(&v), 0), "a descriptor was not given back");
 }
 
 Test(warden, a_driver_that_rounds_up_does_not_lead_past_the_share) {
-    struct world v;
-    setup(&v);
+    struct ww v;
+    ww_setup(&v);
     uint32_t object;
     fake_rm_round_up(v.rm, 1, 2 * MIB);
-    cr_expect(eq(u32, take(&v, 10 * MIB, &object), VG_RM_OK));
-    cr_expect(eq(u64, stat(&v).used_bytes, 12 * MIB));
+    cr_expect(eq(u32, ww_take(&v, 10 * MIB, &object), VG_RM_OK));
+    cr_expect(eq(u64, ww_stat(&v).used_bytes, 12 * MIB));
     fake_rm_round_up(v.rm, 1, 2 * MIB);
-    cr_expect(eq(u32, take(&v, 51 * MIB, &object), VG_RM_NO_MEMORY));
-    cr_expect(eq(u64, stat(&v).used_bytes, 12 * MIB));
+    cr_expect(eq(u32, ww_take(&v, 51 * MIB, &object), VG_RM_NO_MEMORY));
+    cr_expect(eq(u64, ww_stat(&v).used_bytes, 12 * MIB));
     cr_expect(eq(u64, fake_rm_used(v.rm), 12 * MIB), "what was too much was not given back");
-    teardown(&v);
+    cr_expect(eq(int, ww_teardown(&v), 0), "a descriptor was not given back");
 }
 
 Test(warden, a_second_name_keeps_the_memory) {
-    struct world v;
-    setup(&v);
+    struct ww v;
+    ww_setup(&v);
     uint32_t object;
-    take(&v, 40 * MIB, &object);
+    ww_take(&v, 40 * MIB, &object);
     struct vg_rm_dup d = {v.client, v.client, 0, v.client, object, 0, 0x77};
-    cr_assert(call(&v, 1, CMD(VG_RM_DUP_OBJECT, d), &d).error == 0);
+    cr_assert(ww_call(&v, 1, WW_CMD(VG_RM_DUP_OBJECT, d), &d).error == 0);
     cr_expect(eq(u32, d.status, VG_RM_OK));
-    give(&v, v.client, object);
-    cr_expect(eq(u64, stat(&v).used_bytes, 40 * MIB), "the other name still holds it");
+    ww_give(&v, v.client, object);
+    cr_expect(eq(u64, ww_stat(&v).used_bytes, 40 * MIB), "the other name still holds it");
     same(&v);
-    give(&v, v.client, d.object);
-    cr_expect(eq(u64, stat(&v).used_bytes, 0));
+    ww_give(&v, v.client, d.object);
+    cr_expect(eq(u64, ww_stat(&v).used_bytes, 0));
     same(&v);
-    teardown(&v);
+    cr_expect(eq(int, ww_teardown(&v), 0), "a descriptor was not given back");
 }
 
 Test(warden, names_of_what_another_process_has_are_refused) {
-    struct world v;
-    setup(&v);
+    struct ww v;
+    ww_setup(&v);
     uint32_t object, other = fake_rm_client(v.rm, 2);
-    take(&v, MIB, &object);
+    ww_take(&v, MIB, &object);
     struct vg_rm_dup d = {other, other, 0, v.client, object, 0, 0};
-    cr_expect(eq(int, call(&v, 2, CMD(VG_RM_DUP_OBJECT, d), &d).error, -EPERM));
+    cr_expect(eq(int, ww_call(&v, 2, WW_CMD(VG_RM_DUP_OBJECT, d), &d).error, -EPERM));
     struct vg_rm_dup unknown = {v.client, v.client, 0, 0xdead, object, 0, 0};
-    cr_expect(eq(int, call(&v, 1, CMD(VG_RM_DUP_OBJECT, unknown), &unknown).error, -EPERM));
+    cr_expect(eq(int, ww_call(&v, 1, WW_CMD(VG_RM_DUP_OBJECT, unknown), &unknown).error, -EPERM));
     cr_expect(eq(u32, fake_rm_calls(v.rm, VG_RM_DUP_OBJECT), 0));
-    teardown(&v);
+    cr_expect(eq(int, ww_teardown(&v), 0), "a descriptor was not given back");
 }
 
 /* A channel of that group with a compute object in it: the status of the latter. */
@@ -295,19 +190,19 @@ Test(warden, a_client_of_mps_computes_in_the_servers_group_only) {
 }
 
 Test(warden, a_process_that_ends_gives_everything_back) {
-    struct world v;
-    setup(&v);
+    struct ww v;
+    ww_setup(&v);
     uint32_t object, other = fake_rm_client(v.rm, 2), theirs = 0;
-    take(&v, 30 * MIB, &object);
+    ww_take(&v, 30 * MIB, &object);
     struct vg_rm_memory m = {.size = 10 * MIB};
     struct vg_rm_alloc a = {.client = other,
                             .parent = other,
                             .class_id = VG_RM_CLASS_MEMORY_LOCAL,
                             .params = (uint64_t)(uintptr_t)&m};
-    call(&v, 2, CMD(VG_RM_ALLOC, a), &a);
+    ww_call(&v, 2, WW_CMD(VG_RM_ALLOC, a), &a);
     theirs = a.object;
     cr_expect(vg_warden_managed(v.w, 1, 0, 20 * MIB));
-    cr_expect(eq(u64, stat(&v).used_bytes, 60 * MIB));
+    cr_expect(eq(u64, ww_stat(&v).used_bytes, 60 * MIB));
     struct vg_warden_process p[2];
     cr_assert(eq(sz, vg_warden_processes(v.w, p, 2), 2));
     cr_expect(p[0].process == 1 && p[0].used_bytes == 50 * MIB && p[0].managed_bytes == 20 * MIB);
@@ -315,56 +210,56 @@ Test(warden, a_process_that_ends_gives_everything_back) {
     cr_expect(eq(sz, vg_warden_processes(v.w, p, 1), 1));
     vg_warden_gone(v.w, 1);
     cr_expect(vg_warden_processes(v.w, p, 2) == 1 && p[0].process == 2);
-    cr_expect(eq(u64, stat(&v).used_bytes, 10 * MIB));
+    cr_expect(eq(u64, ww_stat(&v).used_bytes, 10 * MIB));
     same(&v);
     vg_warden_gone(v.w, 1);
     vg_warden_gone(v.w, 99);
     vg_warden_gone(v.w, 2);
-    cr_expect(eq(u64, stat(&v).used_bytes, 0));
-    cr_expect(eq(u32, stat(&v).clients, 0));
+    cr_expect(eq(u64, ww_stat(&v).used_bytes, 0));
+    cr_expect(eq(u32, ww_stat(&v).clients, 0));
     cr_expect(ne(u32, theirs, 0));
     same(&v);
-    teardown(&v);
+    cr_expect(eq(int, ww_teardown(&v), 0), "a descriptor was not given back");
 }
 
 Test(warden, managed_memory_counts_from_the_moment_it_is_mapped) {
-    struct world v;
-    setup(&v);
+    struct ww v;
+    ww_setup(&v);
     uint32_t object;
-    take(&v, 32 * MIB, &object);
+    ww_take(&v, 32 * MIB, &object);
     cr_expect(not(vg_warden_managed(v.w, 1, 0, 33 * MIB)));
     cr_expect(vg_warden_managed(v.w, 1, 0, 32 * MIB));
-    cr_expect(eq(u32, take(&v, 1, &object), VG_RM_NO_MEMORY));
+    cr_expect(eq(u32, ww_take(&v, 1, &object), VG_RM_NO_MEMORY));
     vg_warden_managed_now(v.w, 1, 8 * MIB);
-    cr_expect(eq(u32, take(&v, 24 * MIB, &object), VG_RM_OK));
+    cr_expect(eq(u32, ww_take(&v, 24 * MIB, &object), VG_RM_OK));
     vg_warden_managed_now(v.w, 1, 500 * MIB); /* more than was allowed cannot be unmapping */
-    cr_expect(eq(u64, stat(&v).used_bytes, CAP));
+    cr_expect(eq(u64, ww_stat(&v).used_bytes, CAP));
     cr_expect(not(vg_warden_managed(v.w, 2, 0, 1)));
     cr_expect(not(vg_warden_managed(v.w, 1, UINT64_MAX, UINT64_MAX)));
-    teardown(&v);
+    cr_expect(eq(int, ww_teardown(&v), 0), "a descriptor was not given back");
 }
 
 Test(warden, a_smaller_share_leaves_what_is_held) {
-    struct world v;
-    setup(&v);
+    struct ww v;
+    ww_setup(&v);
     uint32_t a, b;
-    take(&v, 40 * MIB, &a);
+    ww_take(&v, 40 * MIB, &a);
     vg_warden_limit(v.w, 20 * MIB);
-    cr_expect(eq(u32, take(&v, 1, &b), VG_RM_NO_MEMORY));
-    give(&v, v.client, a);
-    cr_expect(eq(u32, take(&v, 20 * MIB, &b), VG_RM_OK));
-    cr_expect(eq(u32, take(&v, 1, &a), VG_RM_NO_MEMORY));
-    teardown(&v);
+    cr_expect(eq(u32, ww_take(&v, 1, &b), VG_RM_NO_MEMORY));
+    ww_give(&v, v.client, a);
+    cr_expect(eq(u32, ww_take(&v, 20 * MIB, &b), VG_RM_OK));
+    cr_expect(eq(u32, ww_take(&v, 1, &a), VG_RM_NO_MEMORY));
+    cr_expect(eq(int, ww_teardown(&v), 0), "a descriptor was not given back");
 }
 
 Test(warden, time_slices_are_the_nodes_to_set) {
-    struct world v;
-    setup(&v);
+    struct ww v;
+    ww_setup(&v);
     uint32_t group = 0, later = 0;
-    alloc(&v, v.client, v.client, &group, VG_RM_CLASS_CHANNEL_GROUP, 0, 0);
+    ww_alloc(&v, v.client, v.client, &group, VG_RM_CLASS_CHANNEL_GROUP, 0, 0);
     cr_expect(eq(u64, fake_rm_slice(v.rm, v.client, group), 2048));
     vg_warden_slice(v.w, 3000);
-    alloc(&v, v.client, v.client, &later, VG_RM_CLASS_CHANNEL_GROUP, 0, 0);
+    ww_alloc(&v, v.client, v.client, &later, VG_RM_CLASS_CHANNEL_GROUP, 0, 0);
     cr_expect(eq(u64, fake_rm_slice(v.rm, v.client, group), 3000));
     cr_expect(eq(u64, fake_rm_slice(v.rm, v.client, later), 3000));
 
@@ -375,7 +270,7 @@ Test(warden, time_slices_are_the_nodes_to_set) {
                               .params = (uint64_t)(uintptr_t)&mine,
                               .params_bytes = 8,
                               .status = 0x77};
-    struct vg_warden_answer r = call(&v, 1, CMD(VG_RM_CONTROL, c), &c);
+    struct vg_warden_answer r = ww_call(&v, 1, WW_CMD(VG_RM_CONTROL, c), &c);
     cr_expect(r.let == false && c.status == VG_RM_OK, "the CUDA library must believe it");
     cr_expect(eq(u64, fake_rm_slice(v.rm, v.client, group), 3000));
 
@@ -383,7 +278,7 @@ Test(warden, time_slices_are_the_nodes_to_set) {
     cr_expect(eq(u32, vg_warden_assert_slices(v.w), 1));
     cr_expect(eq(u64, fake_rm_slice(v.rm, v.client, later), 3000));
     cr_expect(eq(u32, vg_warden_assert_slices(v.w), 0));
-    teardown(&v);
+    cr_expect(eq(int, ww_teardown(&v), 0), "a descriptor was not given back");
 }
 
 static struct vg_warden_answer schedule(struct world *v, uint32_t command, uint32_t object,
@@ -490,46 +385,47 @@ Test(warden, a_window_is_open_for_its_part_of_every_period) {
 }
 
 Test(warden, ways_to_more_time_and_unknown_calls_are_refused) {
-    struct world v;
-    setup(&v);
+    struct ww v;
+    ww_setup(&v);
     struct vg_rm_control c = {.client = v.client, .command = 0xa06c0110, .status = 0x77};
-    cr_expect(not(call(&v, 1, CMD(VG_RM_CONTROL, c), &c).let));
+    cr_expect(not(ww_call(&v, 1, WW_CMD(VG_RM_CONTROL, c), &c).let));
     cr_expect(eq(u32, c.status, VG_RM_NOT_SUPPORTED));
     c.command = 0x20800102;
-    cr_expect(call(&v, 1, CMD(VG_RM_CONTROL, c), &c).let, "an ordinary question");
+    cr_expect(ww_call(&v, 1, WW_CMD(VG_RM_CONTROL, c), &c).let, "an ordinary question");
     uint8_t any[64] = {0};
     const uint8_t numbers[] = {VG_RM_VID_HEAP, VG_RM_IMPORT_FD, VG_RM_ALLOC_OBJECT, 0x00, 0xff};
     for (size_t i = 0; i < sizeof(numbers); i++)
-        cr_expect(eq(int, call(&v, 1, CMD(numbers[i], any), any).error, -EPERM));
+        cr_expect(eq(int, ww_call(&v, 1, WW_CMD(numbers[i], any), any).error, -EPERM));
     struct vg_rm_alloc_memory m = {.class_id = VG_RM_CLASS_MEMORY_LOCAL};
-    cr_expect(eq(int, call(&v, 1, CMD(VG_RM_ALLOC_MEMORY, m), &m).error, -EPERM));
+    cr_expect(eq(int, ww_call(&v, 1, WW_CMD(VG_RM_ALLOC_MEMORY, m), &m).error, -EPERM));
     m.class_id = VG_RM_CLASS_MEMORY_PINNED;
-    cr_expect(call(&v, 1, CMD(VG_RM_ALLOC_MEMORY, m), &m).let);
-    teardown(&v);
+    cr_expect(ww_call(&v, 1, WW_CMD(VG_RM_ALLOC_MEMORY, m), &m).let);
+    cr_expect(eq(int, ww_teardown(&v), 0), "a descriptor was not given back");
 }
 
 Test(warden, bad_addresses_and_forms_fail_and_change_nothing) {
-    struct world v;
-    setup(&v);
-    cr_expect(eq(int, call(&v, 1, CMD(VG_RM_ALLOC, struct vg_rm_alloc), NULL).error, -EFAULT));
-    cr_expect(eq(int, call(&v, 1, CMD(VG_RM_FREE, struct vg_rm_free), NULL).error, -EFAULT));
+    struct ww v;
+    ww_setup(&v);
+    cr_expect(
+        eq(int, ww_call(&v, 1, WW_CMD(VG_RM_ALLOC, struct vg_rm_alloc), NULL).error, -EFAULT));
+    cr_expect(eq(int, ww_call(&v, 1, WW_CMD(VG_RM_FREE, struct vg_rm_free), NULL).error, -EFAULT));
     uint8_t form[40] = {0};
-    cr_expect(eq(int, call(&v, 1, CMD(VG_RM_ALLOC, form), form).error, -EINVAL));
+    cr_expect(eq(int, ww_call(&v, 1, WW_CMD(VG_RM_ALLOC, form), form).error, -EINVAL));
     struct vg_rm_alloc a = {.client = v.client, .parent = v.client, .class_id = 0x40};
-    call(&v, 1, CMD(VG_RM_ALLOC, a), &a); /* memory without parameters fits nowhere */
+    ww_call(&v, 1, WW_CMD(VG_RM_ALLOC, a), &a); /* memory without parameters fits nowhere */
     cr_expect(eq(u32, a.status, VG_RM_NO_MEMORY));
     same(&v);
-    teardown(&v);
+    cr_expect(eq(int, ww_teardown(&v), 0), "a descriptor was not given back");
 }
 
 Test(warden, an_audit_finds_what_did_not_pass_by) {
-    struct world v;
-    setup(&v);
+    struct ww v;
+    ww_setup(&v);
     uint32_t object;
     uint64_t known;
     struct vg_warden_audit a = {0};
-    take(&v, 40 * MIB, &object);
-    struct vg_warden_stat held = stat(&v);
+    ww_take(&v, 40 * MIB, &object);
+    struct vg_warden_stat held = ww_stat(&v);
     uint64_t slack = VG_WARDEN_SLACK_BYTES + VG_WARDEN_SLACK_CLIENT_BYTES;
     cr_expect(eq(u32, vg_warden_audit(&a, &held, 40 * MIB + slack, &known), 0));
     cr_expect(eq(u64, known, 40 * MIB + slack));
@@ -539,8 +435,8 @@ Test(warden, an_audit_finds_what_did_not_pass_by) {
     cr_expect(eq(u32, vg_warden_audit(&a, &held, UINT64_MAX, &known), 1), "and anew");
 
     /* The driver was asked before it was freed. */
-    give(&v, v.client, object);
-    struct vg_warden_stat freed = stat(&v);
+    ww_give(&v, v.client, object);
+    struct vg_warden_stat freed = ww_stat(&v);
     vg_warden_audit_note(&a, &freed);
     cr_expect(eq(u32, vg_warden_audit(&a, &freed, 40 * MIB + slack, &known), 0));
     cr_expect(eq(u32, vg_warden_audit(&a, &freed, 40 * MIB + slack, &known), 0), "one round late");
@@ -548,17 +444,17 @@ Test(warden, an_audit_finds_what_did_not_pass_by) {
 
     /* Managed memory is in neither count. */
     cr_expect(vg_warden_managed(v.w, 1, 0, 60 * MIB));
-    held = stat(&v);
+    held = ww_stat(&v);
     vg_warden_audit(&a, &held, 0, &known);
     cr_expect(eq(u64, known, slack));
-    teardown(&v);
+    cr_expect(eq(int, ww_teardown(&v), 0), "a descriptor was not given back");
 }
 
 /* Random calls of three processes; after each, both counts agree and the share holds. */
 Test(warden, random_calls_keep_the_books_right) {
     for (unsigned seed = 1; seed <= 20; seed++) {
-        struct world v;
-        setup(&v);
+        struct ww v;
+        ww_setup(&v);
         srand(seed);
         uint32_t client[3] = {v.client, fake_rm_client(v.rm, 2), fake_rm_client(v.rm, 3)};
         uint32_t known[3][64] = {{0}};
@@ -572,25 +468,26 @@ Test(warden, random_calls_keep_the_books_right) {
                                         .parent = parent && rand() % 2 ? parent : client[who],
                                         .class_id = rand() % 5 ? VG_RM_CLASS_MEMORY_LOCAL : 0x80,
                                         .params = (uint64_t)(uintptr_t)&m};
-                call(&v, who + 1, CMD(VG_RM_ALLOC, a), &a);
+                ww_call(&v, who + 1, WW_CMD(VG_RM_ALLOC, a), &a);
                 if (a.status == VG_RM_OK)
                     *at = a.object;
             } else if (what < 9) {
                 struct vg_rm_free f = {client[who], client[who], *at, 0};
-                call(&v, who + 1, CMD(VG_RM_FREE, f), &f);
+                ww_call(&v, who + 1, WW_CMD(VG_RM_FREE, f), &f);
             } else {
                 struct vg_rm_dup d = {client[who], client[who], 0, client[who], *at, 0, 0};
-                call(&v, who + 1, CMD(VG_RM_DUP_OBJECT, d), &d);
+                ww_call(&v, who + 1, WW_CMD(VG_RM_DUP_OBJECT, d), &d);
                 if (d.status == VG_RM_OK && d.object)
                     known[who][(unsigned)rand() % 64] = d.object;
             }
-            cr_assert(eq(u64, stat(&v).used_bytes, fake_rm_used(v.rm)), "seed %u step %d", seed, i);
-            cr_assert(eq(u64, stat(&v).used_bytes, sum_of_processes(&v)));
+            cr_assert(eq(u64, ww_stat(&v).used_bytes, fake_rm_used(v.rm)), "seed %u step %d", seed,
+                      i);
+            cr_assert(eq(u64, ww_stat(&v).used_bytes, ww_sum_of_processes(&v)));
             cr_assert(le(u64, fake_rm_used(v.rm), CAP));
         }
         for (uint64_t p = 1; p <= 3; p++)
             vg_warden_gone(v.w, p);
-        cr_assert(eq(u64, stat(&v).used_bytes, 0));
-        teardown(&v);
+        cr_assert(eq(u64, ww_stat(&v).used_bytes, 0));
+        cr_expect(eq(int, ww_teardown(&v), 0), "a descriptor was not given back");
     }
 }

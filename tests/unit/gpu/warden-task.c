@@ -23,8 +23,25 @@
 #include <unistd.h>
 
 static int64_t issue(void *ud, uint64_t process, int fd, uint32_t cmd, void *arg) {
+    struct wt_task *t = ud;
     (void)fd;
-    return fake_rm_ioctl(((struct wt_task *)ud)->rm, process, cmd, arg);
+    if (t->before)
+        t->before(t, cmd);
+    return (cmd >> 8 & 0xff) == VG_RM_TYPE ? fake_rm_ioctl(t->rm, process, cmd, arg)
+                                           : fake_uvm_ioctl(t->uvm, 1, cmd, arg);
+}
+
+struct wt_task wt_new(void) {
+    struct wt_task t = {.rm = fake_rm_new(1024 * MIB)};
+    t.uvm = fake_uvm_new(t.rm);
+    fake_uvm_begin(t.uvm, 1, VG_UVM_NO_HMM);
+    return t;
+}
+
+void wt_free(struct wt_task *t) {
+    vg_warden_stop(t->watch);
+    fake_uvm_free(t->uvm);
+    fake_rm_free(t->rm);
 }
 
 static _Noreturn void confined(int socket, int say, int (*body)(void *arg), void *arg) {
@@ -101,4 +118,25 @@ uint32_t wt_ask(int fd, uint32_t client, uint64_t bytes, uint32_t *object) {
         return 0x1000u + (uint32_t)errno;
     *object = a.object;
     return a.status;
+}
+
+uint32_t wt_give(int fd, uint32_t client, uint32_t object) {
+    struct vg_rm_free f = {client, client, object, 0x77};
+    return ioctl(fd, WT_CMD(VG_RM_FREE, f), &f) < 0 ? 0x1000u + (uint32_t)errno : f.status;
+}
+
+uint32_t wt_register(int fd) {
+    struct vg_uvm_register r = {.uuid = "the card", .status = 0x77};
+    return ioctl(fd, VG_UVM_REGISTER, &r) < 0 ? 0x1000u + (uint32_t)errno : r.status;
+}
+
+uint32_t wt_map(int fd, uint64_t base, uint64_t bytes, uint32_t client, uint32_t object) {
+    static _Thread_local uint8_t form[VG_UVM_MAP_BYTES_MAX];
+    fake_uvm_form(form, base, bytes, client, object);
+    return ioctl(fd, VG_UVM_MAP, form) < 0 ? 0x1000u + (uint32_t)errno : fake_uvm_status(form);
+}
+
+uint32_t wt_unmap(int fd, uint64_t base, uint64_t bytes) {
+    struct vg_uvm_unmap u = {.base = base, .length = bytes, .uuid = "the card", .status = 0x77};
+    return ioctl(fd, VG_UVM_UNMAP, &u) < 0 ? 0x1000u + (uint32_t)errno : u.status;
 }
