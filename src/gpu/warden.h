@@ -12,7 +12,7 @@
  *   through as they stand and hold no memory of the card; whoever swaps their parameters under the
  *   driver's hands is found by vg_warden_audit().
  * - Memory that is mapped for the card counts until it is unmapped, whatever became of the object
- *   that it was mapped from. Pages of a process never move to the card.
+ *   that it was mapped from. Pages of a process never move to the card. (Both but for MPS.)
  * - Managed memory is what the kernel says is mapped from the managed-memory device (counted by the
  *   caller, vg_warden_managed), at its full size from the moment it is mapped. */
 #include "base/err.h"
@@ -110,7 +110,8 @@ void vg_warden_limit(struct vg_warden *w, uint64_t limit_bytes);
 /* Time slice of every channel group, those to come included; 0: as the driver likes. */
 void vg_warden_slice(struct vg_warden *w, uint32_t usec);
 /* From now on its processes compute in the group of channels that NVIDIA's MPS server shares with
-   its clients, and in no other. */
+   its clients, and in no other. The driver's other device is left to them: what only a mapping
+   holds is not counted then. */
 void vg_warden_mps(struct vg_warden *w);
 /* A ceiling: whoever holds a task must see each of its groups that is given turns. Off: releases.
  */

@@ -189,6 +189,17 @@ Test(warden_uvm, bad_addresses_and_other_numbers_fail) {
     done(&v);
 }
 
+Test(warden_uvm, a_client_of_mps_uses_the_device_as_it_is) {
+    struct ww v;
+    ww_setup(&v);
+    struct vg_uvm_initialize i = {.flags = 2};
+    vg_warden_mps(v.w);
+    cr_expect(ww_call_on(&v, 1, UVM, VG_UVM_INITIALIZE, &i).let);
+    cr_expect(eq(u64, i.flags, 2));
+    cr_expect(ww_call_on(&v, 1, UVM, VG_UVM_MAP, &i).let);
+    done(&v);
+}
+
 /* Random maps and unmaps of few addresses: both sides agree after each. */
 Test(warden_uvm, random_mappings_keep_the_books_right) {
     for (unsigned seed = 1; seed <= 10; seed++) {

@@ -152,41 +152,41 @@ Test(warden, names_of_what_another_process_has_are_refused) {
 }
 
 /* A channel of that group with a compute object in it: the status of the latter. */
-static uint32_t compute_in(struct world *v, uint32_t group) {
+static uint32_t compute_in(struct ww *v, uint32_t group) {
     uint32_t channel = 0, engine = 0;
-    cr_assert(eq(u32, alloc(v, v->client, group, &channel, 0xc86f, 0, 0), VG_RM_OK));
-    return alloc(v, v->client, channel, &engine, 0xcbc0, 0, 0);
+    cr_assert(eq(u32, ww_alloc(v, v->client, group, &channel, 0xc86f, 0, 0), VG_RM_OK));
+    return ww_alloc(v, v->client, channel, &engine, 0xcbc0, 0, 0);
 }
 
 Test(warden, a_client_of_mps_computes_in_the_servers_group_only) {
-    struct world v;
-    setup(&v);
+    struct ww v;
+    ww_setup(&v);
     uint32_t server = fake_rm_client(v.rm, 9), theirs = 0, own = 0;
     struct vg_rm_alloc a = {
         .client = server, .parent = server, .class_id = VG_RM_CLASS_CHANNEL_GROUP};
-    cr_assert(fake_rm_ioctl(v.rm, 9, CMD(VG_RM_ALLOC, a), &a) == 0 && a.status == VG_RM_OK);
+    cr_assert(fake_rm_ioctl(v.rm, 9, WW_CMD(VG_RM_ALLOC, a), &a) == 0 && a.status == VG_RM_OK);
     theirs = a.object;
     struct vg_rm_dup d = {v.client, v.client, 0, server, theirs, 0, 0x77};
-    cr_expect(eq(int, call(&v, 1, CMD(VG_RM_DUP_OBJECT, d), &d).error, -EPERM),
+    cr_expect(eq(int, ww_call(&v, 1, WW_CMD(VG_RM_DUP_OBJECT, d), &d).error, -EPERM),
               "a task without MPS has nothing to do with it");
     cr_assert(
-        eq(u32, alloc(&v, v.client, v.client, &own, VG_RM_CLASS_CHANNEL_GROUP, 0, 0), VG_RM_OK));
+        eq(u32, ww_alloc(&v, v.client, v.client, &own, VG_RM_CLASS_CHANNEL_GROUP, 0, 0), VG_RM_OK));
     cr_expect(eq(u32, compute_in(&v, own), VG_RM_OK), "it computes as it likes");
 
     vg_warden_mps(v.w);
-    cr_assert(call(&v, 1, CMD(VG_RM_DUP_OBJECT, d), &d).error == 0);
+    cr_assert(ww_call(&v, 1, WW_CMD(VG_RM_DUP_OBJECT, d), &d).error == 0);
     cr_expect(eq(u32, d.status, VG_RM_OK));
     cr_expect(eq(u32, compute_in(&v, d.object), VG_RM_OK));
-    cr_expect(eq(u64, stat(&v).beside, 0));
+    cr_expect(eq(u64, ww_stat(&v).beside, 0));
     cr_expect(eq(u32, compute_in(&v, own), VG_RM_INSUFFICIENT_RESOURCES));
     uint32_t engine = 0;
-    cr_expect(
-        eq(u32, alloc(&v, v.client, v.client, &engine, 0xcbc0, 0, 0), VG_RM_INSUFFICIENT_RESOURCES),
-        "nor without a channel");
-    cr_expect(eq(u64, stat(&v).beside, 2));
-    take(&v, 40 * MIB, &own);
-    cr_expect(eq(u32, take(&v, 40 * MIB, &own), VG_RM_NO_MEMORY), "its memory is held as ever");
-    teardown(&v);
+    cr_expect(eq(u32, ww_alloc(&v, v.client, v.client, &engine, 0xcbc0, 0, 0),
+                 VG_RM_INSUFFICIENT_RESOURCES),
+              "nor without a channel");
+    cr_expect(eq(u64, ww_stat(&v).beside, 2));
+    ww_take(&v, 40 * MIB, &own);
+    cr_expect(eq(u32, ww_take(&v, 40 * MIB, &own), VG_RM_NO_MEMORY), "its memory is held as ever");
+    cr_expect(eq(int, ww_teardown(&v), 0), "a descriptor was not given back");
 }
 
 Test(warden, a_process_that_ends_gives_everything_back) {
