@@ -281,7 +281,7 @@ Test(warden, time_slices_are_the_nodes_to_set) {
     cr_expect(eq(int, ww_teardown(&v), 0), "a descriptor was not given back");
 }
 
-static struct vg_warden_answer schedule(struct world *v, uint32_t command, uint32_t object,
+static struct vg_warden_answer schedule(struct ww *v, uint32_t command, uint32_t object,
                                         bool enable, uint32_t bytes) {
     struct vg_rm_schedule s = {.enable = enable};
     struct vg_rm_control c = {.client = v->client,
@@ -290,13 +290,13 @@ static struct vg_warden_answer schedule(struct world *v, uint32_t command, uint3
                               .params = (uint64_t)(uintptr_t)&s,
                               .params_bytes = bytes,
                               .status = 0x77};
-    struct vg_warden_answer r = call(v, 1, CMD(VG_RM_CONTROL, c), &c);
+    struct vg_warden_answer r = ww_call(v, 1, WW_CMD(VG_RM_CONTROL, c), &c);
     cr_expect(c.params == (uint64_t)(uintptr_t)&s, "the caller's pointer was changed");
     cr_expect(r.let || r.error || c.status == VG_RM_OK);
     return r;
 }
 
-static bool is_held(struct world *v, uint32_t group) {
+static bool is_held(struct ww *v, uint32_t group) {
     struct fake_rm_group g[8];
     size_t n = fake_rm_groups(v->rm, g, 8);
     for (size_t i = 0; i < n; i++)
@@ -308,12 +308,12 @@ static bool is_held(struct world *v, uint32_t group) {
 
 Test(warden, who_is_held_gets_no_turns_and_cannot_take_them) {
     const uint32_t bytes = sizeof(struct vg_rm_schedule);
-    struct world v;
-    setup(&v);
+    struct ww v;
+    ww_setup(&v);
     uint32_t early = 0, late = 0, never = 0;
-    alloc(&v, v.client, v.client, &early, VG_RM_CLASS_CHANNEL_GROUP, 0, 0);
-    alloc(&v, v.client, v.client, &late, VG_RM_CLASS_CHANNEL_GROUP, 0, 0);
-    alloc(&v, v.client, v.client, &never, VG_RM_CLASS_CHANNEL_GROUP, 0, 0);
+    ww_alloc(&v, v.client, v.client, &early, VG_RM_CLASS_CHANNEL_GROUP, 0, 0);
+    ww_alloc(&v, v.client, v.client, &late, VG_RM_CLASS_CHANNEL_GROUP, 0, 0);
+    ww_alloc(&v, v.client, v.client, &never, VG_RM_CLASS_CHANNEL_GROUP, 0, 0);
     cr_expect(schedule(&v, VG_RM_SCHEDULE_GROUP, early, true, bytes).let, "no ceiling: its own");
     vg_warden_hold(v.w, true);
     cr_expect_not(is_held(&v, early), "nothing is held without a ceiling");
@@ -338,31 +338,21 @@ Test(warden, who_is_held_gets_no_turns_and_cannot_take_them) {
     vg_warden_hold(v.w, true);
     vg_warden_ceiling(v.w, false);
     cr_expect_not(is_held(&v, early), "the ceiling is gone");
-    cr_expect(eq(u64, stat(&v).unheld, 0));
-    teardown(&v);
-}
-
-static int64_t refuse_to_hold(void *ud, uint64_t process, int fd, uint32_t cmd, void *arg) {
-    struct vg_rm_control *c = arg;
-    if ((cmd & 0xff) != VG_RM_CONTROL || c->command != VG_RM_SCHEDULE_GROUP)
-        return issue(ud, process, fd, cmd, arg);
-    c->status = VG_RM_NOT_SUPPORTED;
-    return 0;
+    cr_expect(eq(u64, ww_stat(&v).unheld, 0));
+    cr_expect(eq(int, ww_teardown(&v), 0), "a descriptor was not given back");
 }
 
 Test(warden, a_driver_that_does_not_hold_is_noticed) {
-    struct world v;
-    setup(&v);
-    const struct vg_warden_ops ops = {rd, wr, lend, refuse_to_hold, take_back, &v};
-    vg_warden_free(v.w);
-    cr_assert(vg_warden_new(&ops, CAP, &v.w) == 0);
+    struct ww v;
+    ww_setup(&v);
     uint32_t group = 0;
-    alloc(&v, v.client, v.client, &group, VG_RM_CLASS_CHANNEL_GROUP, 0, 0);
+    v.holds_not = true;
+    ww_alloc(&v, v.client, v.client, &group, VG_RM_CLASS_CHANNEL_GROUP, 0, 0);
     schedule(&v, VG_RM_SCHEDULE_GROUP, group, true, sizeof(struct vg_rm_schedule));
     vg_warden_ceiling(v.w, true);
     vg_warden_hold(v.w, true);
-    cr_expect(eq(u64, stat(&v).unheld, 1));
-    teardown(&v);
+    cr_expect(eq(u64, ww_stat(&v).unheld, 1));
+    cr_expect(eq(int, ww_teardown(&v), 0), "a descriptor was not given back");
 }
 
 Test(warden, a_window_is_open_for_its_part_of_every_period) {

@@ -19,6 +19,7 @@ struct ww {
     struct vg_warden *w;
     uint32_t client; /* of process 1 */
     int lent;        /* descriptors */
+    bool holds_not;  /* the driver holds no group back */
     unsigned refuse; /* so many of the next that are asked for cannot be had */
 };
 
