@@ -10,8 +10,8 @@
 enum { OK = 0, NOT_SUPPORTED = 3, TOO_SMALL = 7, TIMEOUT = 10, LOST = 15 };
 
 struct card {
-    unsigned long long sm, mem_busy, used, energy, power, ecc, lost, xid, mig, procs, level, links,
-        direct; /* links: so many are up, of which `direct` lead to the other card */
+    unsigned long long sm, mem_busy, used, energy, power, ecc, lost, xid, mig, procs, mps, level,
+        links, direct; /* links: so many are up, of which `direct` lead to the other card */
 };
 static struct card cards[CARDS];
 
@@ -22,11 +22,13 @@ void fake_nvml_set(unsigned card, const char *what, unsigned long long v) {
     struct {
         const char *name;
         unsigned long long *at;
-    } all[] = {{"sm", &c->sm},         {"mem_busy", &c->mem_busy}, {"used", &c->used},
-               {"energy", &c->energy}, {"power", &c->power},       {"ecc", &c->ecc},
-               {"lost", &c->lost},     {"xid", &c->xid},           {"mig", &c->mig},
-               {"procs", &c->procs},   {"level", &c->level},       {"links", &c->links},
-               {"direct", &c->direct}};
+    } all[] = {{"sm", &c->sm},         {"mem_busy", &c->mem_busy},
+               {"used", &c->used},     {"energy", &c->energy},
+               {"power", &c->power},   {"ecc", &c->ecc},
+               {"lost", &c->lost},     {"xid", &c->xid},
+               {"mig", &c->mig},       {"procs", &c->procs},
+               {"level", &c->level},   {"links", &c->links},
+               {"direct", &c->direct}, {"mps", &c->mps}};
     for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         if (!strcmp(all[i].name, what)) {
             *all[i].at = v;
@@ -131,6 +133,7 @@ API int nvmlDeviceGetMigMode(void *h, unsigned *now, unsigned *then);
 API int nvmlDeviceGetMaxMigDeviceCount(void *h, unsigned *n);
 API int nvmlDeviceGetMigDeviceHandleByIndex(void *h, unsigned i, void **part);
 API int nvmlDeviceGetComputeRunningProcesses_v3(void *h, unsigned *n, struct process *p);
+API int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *h, unsigned *n, struct process *p);
 API int nvmlDeviceGetProcessUtilization(void *h, struct process_use *u, unsigned *n,
                                         unsigned long long since);
 API int nvmlEventSetCreate(void **set);
@@ -242,6 +245,15 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *h, unsigned *n, struct process
     *n = count;
     for (unsigned i = 0; i < count; i++)
         p[i] = (struct process){100 + i, (i + 1ULL) << 20, ~0u, ~0u};
+    return OK;
+}
+int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *h, unsigned *n, struct process *p) {
+    unsigned count = (unsigned)cards[index_of(h)].mps;
+    if (*n < count)
+        return TOO_SMALL;
+    *n = count;
+    for (unsigned i = 0; i < count; i++) /* the first is in the other list, too */
+        p[i] = (struct process){i ? 500 + i : 100, i ? 64ULL << 20 : 1ULL << 20, ~0u, ~0u};
     return OK;
 }
 int nvmlDeviceGetProcessUtilization(void *h, struct process_use *u, unsigned *n,
