@@ -55,6 +55,11 @@ static int read_share(const Vg__Pb__TaskShare *m, const struct vg_task *t, struc
         return vg_err_set(err, VG_INVALID,
                           "a program keeps its part of the multiprocessors while it runs (class "
                           "mps): only --gpu-mem can be changed");
+    if (s.milli != t->share.milli && s.class != VG_CLASS_SHARED)
+        return vg_err_set(err, VG_INVALID,
+                          "a program keeps its part of the multiprocessors while it runs (class "
+                          "%s): only --gpu-mem can be changed",
+                          vg_pool_class_name(s.class));
     if (s.hard && s.class != VG_CLASS_SHARED)
         return vg_err_set(err, VG_INVALID, "only shares in pools of class shared can be hard");
     *ret = s;

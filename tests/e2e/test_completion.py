@@ -31,7 +31,7 @@ def complete(cloud, script, *words):
     (["vbatch", "--after"], ["--after", "--after-success", "--after-fail"]),
     (["vbatch", "--gang-policy", ""], ["heal", "restart", "fail"]),
     (["vrun", "--swe"], []),
-    (["vrun", "--gpu"], ["--gpus", "--gpu-mem", "--gpu-model"]),
+    (["vrun", "--gpu"], ["--gpus", "--gpu-mem", "--gpu-hard", "--gpu-model"]),
     (["virga", "que"], ["queue"]),
     (["virga", "task", "wh"], ["why"]),
     (["virga", "task", "list", "--se"], ["--search"]),

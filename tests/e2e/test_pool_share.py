@@ -92,7 +92,8 @@ def test_a_share_changes_under_its_task_and_outlives_virgad(cloud):
     said = cloud.out("virga", "task", "share", a, "--gpus", "0.8", "--gpu-mem", "60G", "--hard")
     assert said == f"{a} has 0.8 GPU, 60 GiB GPU memory (hard)"
     os.kill(cloud.pid("virgad"), signal.SIGKILL)
-    want = wait_for("virgad to be back", lambda: cloud.json("task", "get", a)["want"])
+    wait_for("virgad to be back", lambda: cloud.virga("status").returncode == 0)
+    want = cloud.task(a)["want"]
     assert (want["gpu_milli"], want["gpu_mem_bytes"]) == (800, 60 * GIB)
     wait_for("the node to be back", lambda: cloud.json("node", "list")[0]["state"] == "ready")
     assert cloud.task(a)["state"] == "running" and cloud.task(a)["gpu_hard"] is True

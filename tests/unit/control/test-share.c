@@ -21,6 +21,7 @@ static void setup(void) {
     world_up(&w, "default_pool: part\n"
                  "pools:\n"
                  "- {name: part, class: shared, gpu_turn: 500us, max: {gpus: 0.8, gpu_mem: 60G}}\n"
+                 "- {name: many, class: mps}\n"
                  "- {name: whole}\n");
     node = play_gpu_node(&w, &agent, "n", 0, 1, 80 * GIB, NULL, 0);
     side_open(&w, &client);
@@ -34,11 +35,14 @@ static void teardown(void) {
 
 TestSuite(share, .init = setup, .fini = teardown, .timeout = 120);
 
+static char *pool;
+
 static void tweak(Vg__Pb__RunReq *r) {
     r->spec->want = &want;
+    r->spec->pool = pool;
     r->spec->interactive = 0;
     r->spec->has_detached = r->spec->detached = 1;
-    r->spec->has_gpu_hard = r->spec->gpu_hard = want.gpu_milli == 300;
+    r->spec->has_gpu_hard = r->spec->gpu_hard = want.gpu_milli == 300 && !pool;
 }
 
 static void run(uint64_t task, uint32_t milli, uint64_t mem_bytes) {
@@ -201,6 +205,26 @@ Test(share, what_cannot_be_is_refused_and_changes_nothing) {
     cr_assert_eq(e.env->error->reason, VG_FORBIDDEN);
     msg_done(&e);
     cr_assert(task(T1)->share.milli == 700 && task(T1)->share.mem_bytes == 24 * GIB);
+    msg_done(&m);
+}
+
+Test(share, of_class_mps_only_memory_is_changed_and_no_other_class_joins_it) {
+    pool = "many";
+    struct msg m = begin(T1, 300, 0);
+    cr_assert_str_eq(m.env->start->class_name, "mps");
+    refused(T1, 400, 0, 0, "only --gpu-mem can be changed");
+    refused(T1, 0, 0, 1, "only shares in pools of class shared can be hard");
+    change(T1, 300, 30 * GIB, 0);
+    expect_told(T1, 300, 30 * GIB, false);
+    pool = NULL;
+    run(T2, 100, GIB);
+    side_sync(&w, &client);
+    cr_assert_not(side_has(&agent, BODY(START)), "the card is MPS's");
+    play_exited(&agent, T1, 1, 0);
+    struct msg second = side_expect(&w, &agent, BODY(START));
+    cr_assert(second.env->start->task_id == T2);
+    cr_assert_str_eq(second.env->start->class_name, "shared");
+    msg_done(&second);
     msg_done(&m);
 }
 
