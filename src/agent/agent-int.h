@@ -12,6 +12,7 @@
 #include "agent/agent-ticket.h"
 #include "agent/agent-warm.h"
 #include "agent/keeper.h"
+#include "base/buf.h"
 #include "base/err.h"
 #include "base/list.h"
 #include "base/map.h"
@@ -313,6 +314,7 @@ void vg_mps_changed(struct vg_agent *a, uint32_t card);
 void vg_mps_adopt(struct vg_agent *a);
 /* Ends those that no task needs. */
 void vg_mps_close(struct vg_agent *a);
+bool vg_mps_runs(const struct vg_agent *a); /* some card has its daemon, perhaps not for long */
 
 /* agent-watch.c: the process that looks at the cards. */
 struct vg_agent_card {
@@ -344,6 +346,49 @@ uint32_t vg_watch_ask(struct vg_agent *a, uint64_t cards);
 void vg_watch_live(struct vg_agent *a, uint64_t usec);
 /* An administrator says that the card is well. */
 void vg_watch_clear(struct vg_agent *a, uint32_t index);
+
+/* Whether the node has cards at all: numbers without one are not. */
+bool vg_agent_has_cards(const struct vg_agent *a);
+/* One of the driver's libraries, by the node's own path where it is known. */
+const char *vg_agent_library(const struct vg_agent *a, const char *name);
+
+/* agent-bare.c: a task that has the whole node, and the wipe after it. */
+enum vg_bare_state {
+    VG_BARE_NONE,
+    VG_BARE_EMPTYING, /* waits until the others are gone */
+    VG_BARE_LOOKING,  /* how the node is before is being noted */
+    VG_BARE_RUNNING,  /* the task has, or had, its turn: a wipe is due */
+    VG_BARE_WIPING,
+    VG_BARE_UNFIT, /* the wipe was not done whole: it is tried again */
+};
+struct vg_bare {
+    enum vg_bare_state state;
+    uint64_t task;
+    uint32_t attempt;
+    int fd; /* to the program that looks or wipes; -1: there is none */
+    pid_t pid;
+    uv_poll_t poll;
+    bool closing;
+    uv_timer_t timer;
+    uv_timer_cb on_timer;
+    uint64_t again_ms;
+    struct vg_buf said;
+    char unfit[300]; /* why the node takes nothing; "": it does */
+};
+bool vg_start_is_bare(const Vg__Pb__Start *start);
+void vg_bare_open(struct vg_agent *a);  /* what an earlier agent left to do */
+void vg_bare_ready(struct vg_agent *a); /* every task is known now */
+void vg_bare_stop(struct vg_agent *a);
+/* The task that is to have the node: begins when nothing else is there. */
+void vg_bare_submit(struct vg_agent *a, struct vg_agent_task *t);
+/* Something left the node. */
+void vg_bare_step(struct vg_agent *a);
+/* No task is taken now. */
+int vg_bare_refuses(const struct vg_agent *a, const Vg__Pb__Start *start, struct vg_err *err);
+/* It has ended. True: that is told when the node is wiped, by vg_tasks_say_exit. */
+bool vg_bare_hold(struct vg_agent *a, const struct vg_agent_task *t);
+bool vg_bare_holds(const struct vg_agent *a, uint64_t task); /* its end may not be told yet */
+const char *vg_bare_unfit(const struct vg_agent *a);         /* NULL: the node is fit */
 
 /* agent-meter.c: what tasks use of them. */
 void vg_meter_init(struct vg_agent *a);
@@ -404,6 +449,7 @@ void vg_link_start(struct vg_agent *a);
 void vg_link_close(struct vg_agent *a);
 /* False when the control plane is away: the message is dropped. */
 bool vg_link_send(struct vg_agent *a, const Vg__Pb__Envelope *env);
+void vg_link_beat(struct vg_agent *a); /* a heartbeat out of turn: the node has changed */
 void vg_link_reply(struct vg_agent *a, uint32_t req, enum vg_reason reason, const char *text);
 
 /* agent-cert.c: who this node is, in files under node/. */
@@ -451,6 +497,7 @@ struct vg_agent {
     bool inexact[VG_GPUS_MAX]; /* the card's shares cannot be kept to the letter, which was said */
     struct vg_mps *mps[VG_GPUS_MAX]; /* by card; NULL: never had one */
     struct vg_watcher watch;
+    struct vg_bare bare;
     uv_timer_t meter_timer;
     size_t n_metered; /* tasks with a meter */
     struct vg_link link;

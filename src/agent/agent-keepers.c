@@ -587,6 +587,7 @@ static void keeper_gone(struct vg_agent_keeper *k, bool orderly) {
     if (preparing)
         match_all(a);
     adopted_one(a);
+    vg_bare_step(a);
     if (a->stopping && a->n_keepers == 0)
         vg_agent_stopped(a);
 }

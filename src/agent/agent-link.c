@@ -84,9 +84,15 @@ static void send_heartbeat(struct vg_agent *a) {
     beat.sent_usec = vg_now_usec();
     beat.rss_bytes = rss;
     beat.has_leaving = beat.leaving = a->stopping;
+    beat.unfit = (char *)vg_bare_unfit(a);
     env.body_case = VG__PB__ENVELOPE__BODY_HEARTBEAT;
     env.heartbeat = &beat;
     vg_link_send(a, &env);
+}
+
+void vg_link_beat(struct vg_agent *a) {
+    if (a->link.up)
+        send_heartbeat(a);
 }
 
 static void renew_certificate(struct vg_agent *a) {
@@ -179,6 +185,7 @@ static void fill_hello(struct vg_agent *a, Vg__Pb__AgentHello *h, Vg__Pb__Resour
     h->has_direct_port = a->direct_port != 0;
     h->direct_port = a->direct_port;
     h->has_log_rounds = h->log_rounds = true;
+    h->unfit = (char *)vg_bare_unfit(a);
 }
 
 static int send_agent_hello(struct vg_agent *a) {

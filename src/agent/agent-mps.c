@@ -352,6 +352,7 @@ static void on_ended(uv_poll_t *poll, int status, int events) {
     else if (was == MPS_UP)
         end_tasks(m, "has ended");
     step(m);
+    vg_bare_step(m->agent);
 }
 
 static int watch(struct vg_mps *m, pid_t pid) {
@@ -544,6 +545,13 @@ void vg_mps_adopt(struct vg_agent *a) {
             end_tasks(m, "has ended");
         }
     }
+}
+
+bool vg_mps_runs(const struct vg_agent *a) {
+    for (size_t i = 0; i < VG_COUNT(a->mps); i++)
+        if (a->mps[i] && a->mps[i]->state != MPS_OFF)
+            return true;
+    return false;
 }
 
 void vg_mps_close(struct vg_agent *a) {

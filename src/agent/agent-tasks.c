@@ -83,6 +83,8 @@ void vg_tasks_done(struct vg_agent *a) {
 
 static void send_exited(struct vg_agent *a, const Vg__Pb__TaskExited *exited) {
     Vg__Pb__Envelope env = VG__PB__ENVELOPE__INIT;
+    if (vg_bare_holds(a, exited->task_id))
+        return; /* until its node is wiped */
     env.body_case = VG__PB__ENVELOPE__BODY_TASK_EXITED;
     env.task_exited = (Vg__Pb__TaskExited *)exited;
     vg_link_send(a, &env);
@@ -124,12 +126,12 @@ static void task_exited(struct vg_agent *a, struct vg_agent_task *t,
     vg_meeting_close(vg_take_ptr(t->meeting));
     vg_tickets_drop_task(&a->tickets, t->id);
     vg_share_divide(a, t);
-    if (!vg_meter_hold(a, t))
+    if (!vg_meter_hold(a, t) && !vg_bare_hold(a, t))
         send_exited(a, t->exited ? t->exited : exited);
 }
 
 void vg_tasks_say_exit(struct vg_agent *a, const struct vg_agent_task *t) {
-    if (t->exited)
+    if (t->exited && !vg_bare_hold(a, t))
         send_exited(a, t->exited);
 }
 
@@ -209,6 +211,7 @@ static void forget(struct vg_agent *a, struct vg_agent_task *t) {
     task_free(a, t);
     if (k)
         vg_keepers_task_forgotten(k);
+    vg_bare_step(a);
 }
 
 /* Whether this Start must not be taken; then it has been answered. */
@@ -373,6 +376,8 @@ static int fill_task(struct vg_agent *a, const Vg__Pb__Start *start, struct vg_a
         return vg_err_set(err, VG_UNAVAILABLE, "the node's lease is over");
     if (a->stopping)
         return vg_err_set(err, VG_UNAVAILABLE, "the node is going down");
+    if (vg_bare_refuses(a, start, err) < 0)
+        return err->code;
     if (start->session_key && *start->session_key && !(t->session = vg_strdup(start->session_key)))
         return vg_err_sys(err, -ENOMEM, "cannot start the task");
     int r = store_start(a, start, t);
@@ -414,7 +419,9 @@ void vg_tasks_on_start(struct vg_agent *a, const Vg__Pb__Start *start, int *fds,
             return;
         }
     }
-    if (t->share.mps)
+    if (vg_start_is_bare(start))
+        vg_bare_submit(a, t);
+    else if (t->share.mps)
         vg_mps_submit(a, t);
     else
         vg_keepers_submit(a, t, &t->key);
@@ -720,7 +727,8 @@ Vg__Pb__Start *vg_tasks_read_start(const struct vg_agent_task *t) {
     return start;
 }
 
-static Vg__Pb__TaskReport *report_new(const struct vg_agent_task *t, size_t *budget) {
+static Vg__Pb__TaskReport *report_new(const struct vg_agent *a, const struct vg_agent_task *t,
+                                      size_t *budget) {
     Vg__Pb__TaskReport *r = vg_alloc(sizeof(*r));
     if (!r)
         return NULL;
@@ -728,15 +736,17 @@ static Vg__Pb__TaskReport *report_new(const struct vg_agent_task *t, size_t *bud
     r->has_task_id = r->has_attempt = r->has_state = true;
     r->task_id = t->id;
     r->attempt = t->attempt;
-    r->state = t->state == VG_AT_EXITED    ? VG__PB__TASK_REPORT__STATE__EXITED
-               : t->state == VG_AT_RUNNING ? VG__PB__TASK_REPORT__STATE__RUNNING
-                                           : VG__PB__TASK_REPORT__STATE__STARTING;
+    bool ended = t->state == VG_AT_EXITED && !vg_bare_holds(a, t->id);
+    r->state = ended ? VG__PB__TASK_REPORT__STATE__EXITED
+               : t->state == VG_AT_RUNNING || (t->state == VG_AT_EXITED && t->started_usec)
+                   ? VG__PB__TASK_REPORT__STATE__RUNNING
+                   : VG__PB__TASK_REPORT__STATE__STARTING;
     r->has_started_usec = t->started_usec != 0;
     r->started_usec = t->started_usec;
     r->has_out_begin = r->has_out_end = true;
     r->out_begin = t->out_begin;
     r->out_end = t->out_end;
-    r->exited = t->exited; /* borrowed */
+    r->exited = ended ? t->exited : NULL; /* borrowed */
     if (t->start_bytes <= *budget && (r->start = vg_tasks_read_start(t)))
         *budget -= t->start_bytes;
     return r;
@@ -767,7 +777,7 @@ int vg_tasks_report(struct vg_agent *a, Vg__Pb__AgentHello *hello) {
     if (!hello->task)
         return -ENOMEM;
     vg_map_for_each (s, &a->tasks) {
-        Vg__Pb__TaskReport *r = report_new(s->value, &budget);
+        Vg__Pb__TaskReport *r = report_new(a, s->value, &budget);
         if (!r)
             return -ENOMEM;
         hello->task[hello->n_task++] = r;

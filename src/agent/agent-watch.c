@@ -13,7 +13,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -23,25 +22,23 @@
 #define RETRY_USEC (60 * VG_USEC)
 #define PACKETS_A_TURN 256
 
-extern char **environ;
-
 static enum vg_card_vendor vendor_of(const struct vg_agent *a) {
     return a->gpus.n ? a->gpus.gpu[0].vendor : VG_CARD_NVIDIA;
 }
 
 /* Whether there is anything to look at: numbers without a card are not. */
-static bool has_cards(const struct vg_agent *a) {
+bool vg_agent_has_cards(const struct vg_agent *a) {
     for (size_t i = 0; i < a->gpus.n; i++)
         if (a->gpus.gpu[i].minor >= 0 || a->gpus.gpu[i].vendor == VG_CARD_FAKE)
             return true;
     return false;
 }
 
-static const char *nvml_path(const struct vg_agent *a) {
+const char *vg_agent_library(const struct vg_agent *a, const char *name) {
     for (size_t i = 0; i < a->driver.n; i++)
-        if (!strcmp(strrchr(a->driver.path[i], '/') + 1, "libnvidia-ml.so.1"))
+        if (!strcmp(strrchr(a->driver.path[i], '/') + 1, name))
             return a->driver.path[i];
-    return "libnvidia-ml.so.1";
+    return name;
 }
 
 /* ------------------------------------------------------------------ what it says */
@@ -291,7 +288,7 @@ static int spawn(struct vg_agent *a, int fd, pid_t *ret) {
     else if (vendor_of(a) == VG_CARD_AMD)
         argv[n++] = "--amd";
     else
-        argv[n++] = "--nvml", argv[n++] = nvml_path(a);
+        argv[n++] = "--nvml", argv[n++] = vg_agent_library(a, "libnvidia-ml.so.1");
     vg_auto_fd int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
     const int fds[3] = {fd, null, STDERR_FILENO};
     return null < 0 ? -errno : vg_agent_run(a->self_exe, argv, environ, fds, false, ret);
@@ -376,7 +373,7 @@ void vg_watch_start(struct vg_agent *a) {
     }
     uv_timer_init(&a->loop, &w->timer);
     w->timer.data = a;
-    if (has_cards(a))
+    if (vg_agent_has_cards(a))
         uv_timer_start(&w->timer, on_tick, 0, 1000);
 }
 

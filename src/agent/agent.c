@@ -414,6 +414,7 @@ void vg_agent_stopped(struct vg_agent *a) {
     rmdir(a->keepers_dir);
     vg_watch_stop(a); /* a child, too, which ends when it is told to */
     vg_mps_close(a);
+    vg_bare_stop(a);
     wait_for_keepers();
     vg_agent_quit(a, 0);
 }
@@ -476,6 +477,7 @@ static int watch_signals(struct vg_agent *a) {
 static void on_adopted(struct vg_agent *a) {
     if (vg_map_len(&a->tasks))
         vg_info("took over %zu tasks of %zu keepers", vg_map_len(&a->tasks), a->n_keepers);
+    vg_bare_ready(a);
     vg_link_start(a);
     vg_meter_sweep(a);
     vg_mps_adopt(a);
@@ -507,6 +509,7 @@ static int set_up(struct vg_agent *a, struct vg_err *err) {
         return vg_err_sys(err, -ENOMEM, "cannot start the agent");
     init_timers(a);
     vg_meter_init(a);
+    vg_bare_open(a);
     vg_list_init(&a->keepers);
     vg_list_init(&a->forwards);
     vg_list_init(&a->guests);

@@ -129,6 +129,8 @@ struct ktask {
     char *share_words; /* owned: enum vg_kshare_word */
     size_t share_len;
     struct vg_share_page *page; /* owned; written by the warden's thread */
+    char wiped[4][160];         /* keeper-bare.c: what is told of its end */
+    size_t n_wiped;
 };
 
 struct keeper {
@@ -218,6 +220,11 @@ void kgpu_end(struct ktask *t);
    another class, or -errno: it must not run. */
 int kmps_bind(const struct keeper *k, const struct ktask *t, struct vg_bind *ret,
               struct vg_err *err);
+
+/* keeper-bare.c: nothing of a task that had the whole node is left running. */
+bool kbare_is(const struct ktask *t);
+void kbare_end(struct keeper *k, struct ktask *t);
+void kbare_let_go(struct keeper *k, struct ktask *t);
 
 /* keeper-mirror.c */
 int kmirror_begin(struct keeper *k, struct ktask *t, int stdin_fd, struct vg_err *err);

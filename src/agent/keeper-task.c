@@ -481,7 +481,7 @@ static int do_exec(struct keeper *k, struct ktask *t, struct stdio *s, int cwd_f
     if (st->has_near_cpus && st->near_cpus.len == sizeof(near.cpus))
         memcpy(near.cpus, st->near_cpus.data, sizeof(near.cpus));
     struct vg_limits lim = {0};
-    if (g)
+    if (g && !kbare_is(t)) /* who has all of the node is limited by the node */
         lim = (struct vg_limits){g->cpu_milli, g->mem_bytes, g->pids, g->disk_bytes};
     struct kgpu_lay *lay = NULL;
     bool share = kgpu_is_held(k, t);
@@ -510,6 +510,7 @@ static int do_exec(struct keeper *k, struct ktask *t, struct stdio *s, int cwd_f
         .lay = kgpu_laid(lay),
         .near = st->has_near_cpus ? &near : NULL,
         .watched = share,
+        .open_devices = kbare_is(t),
     };
     if (r >= 0)
         r = argv && env && argv[0] ? vg_sandbox_exec(k->sb, t->id, &x, err)
@@ -672,6 +673,7 @@ void ktask_finish(struct keeper *k, struct ktask *t) {
         kchan_flush_all(k, t);
     if (k->sb)
         vg_sandbox_usage(k->sb, &t->usage);
+    kbare_let_go(k, t);
     if (t->usage.oom && !t->text[0] && killed)
         snprintf(t->text, sizeof(t->text), "it used more memory than its limit and was killed");
     if (t->status && !t->text[0] && t->mirror && t->detached)
@@ -697,6 +699,7 @@ static void command_exited(struct keeper *k, struct ktask *t, int wait_status) {
     t->wait_known = true;
     if (t->kill_text[0])
         snprintf(t->text, sizeof(t->text), "%s", t->kill_text);
+    kbare_end(k, t);
     if (t->out[0].fd >= 0 || t->out[1].fd >= 0)
         ktask_read_output(k, t);
     /* Pipes may be held by processes the command left behind: the task ends with its command. */
@@ -716,6 +719,7 @@ void ktask_event(struct keeper *k, const struct vg_sandbox_event *ev) {
             t->wait_known = true;
             snprintf(t->text, sizeof(t->text), "%s",
                      t->kill_text[0] ? t->kill_text : "every process of the task was killed");
+            kbare_end(k, t);
             ktask_finish(k, t);
         }
         return;
@@ -782,6 +786,7 @@ int ktask_report(struct keeper *k, struct ktask *t, bool with_start) {
                                  VG__PB__TASK_REPORT__STATE__EXITED};
     Vg__Pb__TaskReport r = VG__PB__TASK_REPORT__INIT;
     Vg__Pb__TaskExited e = VG__PB__TASK_EXITED__INIT;
+    char *wiped[VG_COUNT(t->wiped)];
     r.has_task_id = r.has_attempt = r.has_state = r.has_started_usec = true;
     r.task_id = t->id;
     r.attempt = t->attempt;
@@ -809,9 +814,12 @@ int ktask_report(struct keeper *k, struct ktask *t, bool with_start) {
         e.text = t->text;
         e.has_log_round = t->log_round != 0;
         e.log_round = t->log_round;
+        for (; e.n_wiped < t->n_wiped; e.n_wiped++)
+            wiped[e.n_wiped] = t->wiped[e.n_wiped];
+        e.wiped = wiped;
         r.exited = &e;
     }
-    uint8_t buf[1024];
+    uint8_t buf[2048];
     if (vg__pb__task_report__get_packed_size(&r) > sizeof(buf))
         return -E2BIG;
     size_t n = vg__pb__task_report__pack(&r, buf);

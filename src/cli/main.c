@@ -1,5 +1,6 @@
 /* The program `virga`, which is also vrun and vbatch by name. vrun goes its own way before anything
    else happens: no loop, no TLS, no configuration stands between it and its first message. */
+#include "agent/agent-bare.h"
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "cli/cmd.h"
@@ -39,6 +40,8 @@ const struct vg_cmd *vg_commands(size_t *ret_n) {
         .name = "attach", .args = "TASK", .summary = "come back to a task", .raw = vg_attach_main};
     static const struct vg_cmd fsd = {.name = "fsd", .args = "", .raw = vg_fsd_main};
     static const struct vg_cmd gpu_watch = {.name = "gpu-watch", .args = "", .raw = vg_watch_main};
+    static const struct vg_cmd node_wipe = {
+        .name = "node-wipe", .args = "", .raw = vg_node_wipe_main};
     static const struct vg_cmd version = {
         .name = "version", .args = "", .summary = "print the version", .run = version_run};
     static const struct vg_cmd *const all[] = {&vg_cmd_up,
@@ -68,6 +71,7 @@ const struct vg_cmd *vg_commands(size_t *ret_n) {
                                                &vg_cmd_completion,
                                                &vg_cmd_envd,
                                                &gpu_watch,
+                                               &node_wipe,
                                                &version};
     static struct vg_cmd table[VG_COUNT(all)];
     for (size_t i = 0; i < VG_COUNT(all); i++)

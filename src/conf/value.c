@@ -142,7 +142,7 @@ static const struct {
     [VG_CLASS_SHARED] = {"shared", true, true, "own context; shared card, kernel and driver"},
     [VG_CLASS_MPS] = {"mps", true, true, "one context for all on the card"},
     [VG_CLASS_MIG] = {"mig", false, false, "own part of a card; shared kernel and driver"},
-    [VG_CLASS_BARE] = {"bare-metal", false, false, "own node"},
+    [VG_CLASS_BARE] = {"bare-metal", true, false, "own node"},
 };
 
 const char *vg_network_name(enum vg_network n) {

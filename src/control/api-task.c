@@ -168,15 +168,32 @@ void vg_task_info_wait(struct vg_control *c, const struct vg_task *t, struct vg_
 
 struct last_attempt {
     Vg__Pb__GpuUsage use;
+    struct vg_res held;
     char *wiped; /* owned */
 };
 
 static int take_last(void *arg, const struct vg_attempt_row *row) {
     struct last_attempt *l = arg;
     vg_gpu_usage_from_row(&row->gpu, &l->use);
+    l->held = (struct vg_res){.cpu_milli = (uint32_t)row->cpu_milli,
+                              .mem_bytes = row->mem_bytes,
+                              .gpus = (uint32_t)(row->gpu_milli / 1000)};
     free(l->wiped);
     l->wiped = row->wiped && *row->wiped ? vg_strdup(row->wiped) : NULL;
     return 0;
+}
+
+/* What its last attempt used of its GPUs, and had and left of a whole node; lists do not look that
+   up. */
+static void add_last(struct vg_control *c, const struct vg_task *t, struct vg_task_info *info,
+                     struct last_attempt *last) {
+    bool gpus = t->grant.gpus || t->grant.gpu_milli, whole = vg_bare_is(&c->conf, t);
+    if ((!gpus && !whole) || vg_store_load_attempts(c->store, t->id, take_last, last) < 0)
+        return;
+    if (gpus || last->held.gpus)
+        info->pb.gpu_usage = &last->use;
+    if (whole && last->held.cpu_milli)
+        info->want = vg_res_to_pb(last->held);
 }
 
 void vg_task_send(struct vg_peer *p, uint32_t req, bool more, const struct vg_task *t) {
@@ -184,17 +201,12 @@ void vg_task_send(struct vg_peer *p, uint32_t req, bool more, const struct vg_ta
     struct vg_why why = {0};
     struct last_attempt last = {.use = VG__PB__GPU_USAGE__INIT};
     const struct vg_job *j = vg_job_get(p->ctl, t->id);
-    bool whole = vg_bare_is(&p->ctl->conf, t);
     char *lines[VG_BARE_LINES_MAX];
     VG_ENVELOPE(env);
     vg_task_info(p->ctl, t, &info);
     vg_why_info(p->ctl, t, &info, &why);
-    /* What its last attempt used of its GPUs and left on its node; lists do not look that up. */
-    if (!info.pb.gpu_usage && vg_task_is_ended(t) &&
-        (t->grant.gpus || t->grant.gpu_milli || whole) &&
-        vg_store_load_attempts(p->ctl->store, t->id, take_last, &last) >= 0 &&
-        (t->grant.gpus || t->grant.gpu_milli))
-        info.pb.gpu_usage = &last.use;
+    if (!info.pb.gpu_usage && vg_task_is_ended(t))
+        add_last(p->ctl, t, &info, &last);
     if (!last.wiped && j && j->wiped)
         last.wiped = vg_strdup(j->wiped);
     info.pb.n_wiped = last.wiped ? vg_bare_lines(last.wiped, lines, VG_COUNT(lines)) : 0;

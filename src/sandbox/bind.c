@@ -349,10 +349,56 @@ static int take_device(struct vg_sandbox *sb, const struct vg_device *d, struct 
     return 0;
 }
 
+/* The node's /dev with all that is mounted there, in which nothing can be made or removed. */
+static int take_dev(void) {
+    vg_auto_fd int fd =
+        vg_sys_open_tree(AT_FDCWD, "/dev", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE);
+    struct mount_attr a = {.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC,
+                           .propagation = MS_PRIVATE};
+    if (fd < 0 || vg_sys_mount_setattr(fd, "", AT_EMPTY_PATH | AT_RECURSIVE, &a) < 0)
+        return -errno;
+    return vg_take_fd(fd);
+}
+
+/* In the sandbox's mounts: the node's /dev over the sandbox's, whose terminals, shared memory and
+   queues stay. A place that the node lacks is not made: it would be made on the node. */
+static int put_dev(int dev) {
+    static const char *const own[] = {"/dev/pts", "/dev/shm", "/dev/mqueue"};
+    int fd[VG_COUNT(own)], r = 0;
+    for (size_t i = 0; i < VG_COUNT(own); i++)
+        fd[i] = vg_sys_open_tree(AT_FDCWD, own[i], OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+    if (vg_sys_move_mount(dev, "", AT_FDCWD, "/dev", MOVE_MOUNT_F_EMPTY_PATH) < 0)
+        r = -errno;
+    for (size_t i = 0; i < VG_COUNT(own); i++) {
+        if (r >= 0 && fd[i] >= 0 &&
+            vg_sys_move_mount(fd[i], "", AT_FDCWD, own[i], MOVE_MOUNT_F_EMPTY_PATH) < 0 &&
+            !(errno == ENOENT && i > 0))
+            r = -errno;
+        vg_close(&fd[i]);
+    }
+    return r;
+}
+
+static int open_devices(struct vg_sandbox *sb, struct vg_err *err) {
+    int cwd;
+    vg_auto_fd int dev = take_dev();
+    int r = dev < 0 ? dev : vg_cg_open_devices(&sb->node->cg, sb->name, sb->pid);
+    sb->private_dev = true;
+    if (r >= 0)
+        r = vg_sb_step_in(sb, &cwd);
+    if (r >= 0) {
+        r = put_dev(dev);
+        vg_sb_step_out(sb, cwd);
+    }
+    return r < 0 ? vg_err_sys(err, r, "cannot give the node's devices to the sandbox") : 0;
+}
+
 int vg_sb_add_devices(struct vg_sandbox *sb, const struct vg_exec *x, struct vg_err *err) {
     struct node nodes[VG_CG_DEVS_MAX];
     size_t n = 0;
     int cwd, r = 0;
+    if (x->open_devices)
+        return open_devices(sb, err);
     if (!x->n_devices)
         return 0;
     if (x->n_devices > VG_CG_DEVS_MAX || sb->n_devs + x->n_devices > VG_CG_DEVS_MAX)

@@ -60,16 +60,13 @@ static size_t write_program(struct bpf_insn *p, const dev_t *devs, size_t n_devs
     return n;
 }
 
-int vg_cg_bpf_devices(int cgroup_fd, const dev_t *devs, size_t n) {
-    struct bpf_insn prog[16 + 4 * (VG_CG_DEVS_MAX + 8)];
-    if (n > VG_CG_DEVS_MAX)
-        return -E2BIG;
+static int attach_program(int cgroup_fd, const struct bpf_insn *prog, size_t n) {
     union bpf_attr load, attach;
     memset(&load, 0, sizeof(load));
     memset(&attach, 0, sizeof(attach));
     load.prog_type = BPF_PROG_TYPE_CGROUP_DEVICE;
     load.insns = (uintptr_t)prog;
-    load.insn_cnt = (uint32_t)write_program(prog, devs, n);
+    load.insn_cnt = (uint32_t)n;
     load.license = (uintptr_t) "Apache-2.0";
     vg_auto_fd int fd = (int)sys_bpf(BPF_PROG_LOAD, &load);
     if (fd < 0)
@@ -80,4 +77,17 @@ int vg_cg_bpf_devices(int cgroup_fd, const dev_t *devs, size_t n) {
     /* A sandbox's own program takes the place of the node's; attaching again replaces it. */
     attach.attach_flags = BPF_F_ALLOW_OVERRIDE;
     return sys_bpf(BPF_PROG_ATTACH, &attach) < 0 ? -errno : 0;
+}
+
+int vg_cg_bpf_devices(int cgroup_fd, const dev_t *devs, size_t n) {
+    struct bpf_insn prog[16 + 4 * (VG_CG_DEVS_MAX + 8)];
+    if (n > VG_CG_DEVS_MAX)
+        return -E2BIG;
+    return attach_program(cgroup_fd, prog, write_program(prog, devs, n));
+}
+
+int vg_cg_bpf_all_devices(int cgroup_fd) {
+    const struct bpf_insn prog[] = {insn(BPF_ALU64 | BPF_MOV | BPF_K, BPF_REG_0, 0, 0, 1),
+                                    insn(BPF_JMP | BPF_EXIT, 0, 0, 0, 0)};
+    return attach_program(cgroup_fd, prog, VG_COUNT(prog));
 }

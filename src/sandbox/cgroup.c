@@ -460,6 +460,40 @@ int vg_cg_devices(const struct vg_cg *cg, const char *name, pid_t pid, const dev
     return r < 0 || !fresh ? r : put(dir, name, "cgroup.procs", text);
 }
 
+int vg_cg_open_devices(const struct vg_cg *cg, const char *name, pid_t pid) {
+    int dir = hier(cg, VG_CG_DEVICES);
+    char text[16];
+    if (dir < 0)
+        return 0;
+    if (cg->v2) {
+        vg_auto_fd int fd = openat(dir, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        return fd < 0 ? -errno : vg_cg_bpf_all_devices(fd);
+    }
+    /* A folder beside "base", which is the one that refuses: it has what its parent has. */
+    if (mkdirat(dir, name, 0755) < 0 && errno != EEXIST)
+        return -errno;
+    snprintf(text, sizeof(text), "%d", (int)pid);
+    return put(dir, name, "cgroup.procs", text);
+}
+
+int vg_cg_count(const struct vg_cg *cg, const char *name) {
+    char path[160], block[4096];
+    size_t i = 0;
+    while (i < cg->n && !own_folder(cg, i))
+        i++;
+    if (i == cg->n)
+        return -ENOENT;
+    snprintf(path, sizeof(path), "%s/cgroup.procs", name);
+    vg_auto_fd int fd = openat(cg->h[i].fd, path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    int lines = 0;
+    for (ssize_t n; (n = read(fd, block, sizeof(block))) > 0;)
+        for (ssize_t k = 0; k < n; k++)
+            lines += block[k] == '\n';
+    return lines;
+}
+
 /* ---- usage
  * --------------------------------------------------------------------------------------- */
 

@@ -55,6 +55,11 @@ int vg_cg_reset(const struct vg_cg *cg, const char *name, struct vg_usage *base,
 uint64_t vg_cg_peak(int peak_fd);
 /* Allows these character devices besides the standard ones; `pid` is init. */
 int vg_cg_devices(const struct vg_cg *cg, const char *name, pid_t pid, const dev_t *devs, size_t n);
+/* No device is refused any more (by us). */
+int vg_cg_open_devices(const struct vg_cg *cg, const char *name, pid_t pid);
+int vg_cg_bpf_all_devices(int cgroup_fd);
+/* Processes in it; -errno. */
+int vg_cg_count(const struct vg_cg *cg, const char *name);
 void vg_cg_sweep(const struct vg_cg *cg, bool (*live)(const char *name, void *user), void *user);
 /* cgroup-bpf.c: attaches an allow-list program to a v2 folder. */
 int vg_cg_bpf_devices(int cgroup_fd, const dev_t *devs, size_t n);

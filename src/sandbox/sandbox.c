@@ -9,6 +9,7 @@
 #include "sandbox/sys.h"
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <netinet/in.h>
@@ -559,6 +560,73 @@ int vg_sandbox_kill_all(struct vg_sandbox *sb) {
     return vg_sys_pidfd_send_signal(sb->pidfd, SIGKILL, 0) < 0 ? -errno : 0;
 }
 
+/* Objects of the sandbox's System V interfaces: /proc shows those of whoever reads. */
+static uint32_t count_sysv(const struct vg_sandbox *sb) {
+    static const char *const files[] = {"/proc/sysvipc/shm", "/proc/sysvipc/sem",
+                                        "/proc/sysvipc/msg"};
+    vg_auto_fd int own = open("/proc/self/ns/ipc", O_RDONLY | O_CLOEXEC);
+    uint32_t n = 0;
+    if (own < 0 || setns(sb->pidfd, CLONE_NEWIPC) < 0)
+        return UINT32_MAX;
+    for (size_t i = 0; i < VG_COUNT(files); i++) {
+        FILE *f = fopen(files[i], "re");
+        char line[512];
+        uint32_t lines = 0;
+        while (f && fgets(line, sizeof(line), f))
+            lines++;
+        n += lines ? lines - 1 : 0; /* the heading */
+        if (f)
+            fclose(f);
+    }
+    if (setns(own, CLONE_NEWIPC) < 0)
+        abort(); /* a keeper must never stay in a sandbox's namespaces */
+    return n;
+}
+
+static uint32_t count_queues(const struct vg_sandbox *sb) {
+    char path[64];
+    uint32_t n = 0;
+    snprintf(path, sizeof(path), "/proc/%d/root/dev/mqueue", (int)sb->pid);
+    DIR *d = opendir(path);
+    if (!d)
+        return UINT32_MAX;
+    for (struct dirent *e; (e = readdir(d));)
+        n += e->d_name[0] != '.';
+    closedir(d);
+    return n;
+}
+
+void vg_sandbox_left(struct vg_sandbox *sb, struct vg_left *ret) {
+    struct statvfs v;
+    int n = vg_cg_count(&sb->node->cg, sb->name);
+    *ret = (struct vg_left){.processes = n < 0 ? UINT32_MAX
+                                         : n   ? (uint32_t)n - 1
+                                               : 0,
+                            .sysv = count_sysv(sb),
+                            .queues = count_queues(sb)};
+    if (sb->scratch_fd >= 0 && fstatvfs(sb->scratch_fd, &v) == 0)
+        ret->scratch_bytes = (uint64_t)(v.f_blocks - v.f_bfree) * v.f_frsize;
+}
+
+int vg_sandbox_end(struct vg_sandbox *sb, int timeout_ms) {
+    struct pollfd p = {.fd = sb->pidfd, .events = POLLIN};
+    if (sb->pidfd < 0)
+        return 0;
+    (void)vg_sandbox_kill_all(sb);
+    int n;
+    do /* init is dead when the last of its namespace is */
+        n = poll(&p, 1, timeout_ms);
+    while (n < 0 && errno == EINTR);
+    return n == 1 ? 0 : n < 0 ? -errno : -ETIMEDOUT;
+}
+
+void vg_sandbox_let_go(struct vg_sandbox *sb) {
+    vg_close(&sb->pts_fd);
+    vg_close(&sb->scratch_fd);
+    vg_close(&sb->root_fd);
+    vg_close(&sb->merged_fd);
+}
+
 /* ---- terminals, ports, usage
  * ------------------------------------------------------------------------- */
 
@@ -654,10 +722,7 @@ int vg_sandbox_merged(const struct vg_sandbox *sb) {
 void vg_sandbox_destroy(struct vg_sandbox *sb) {
     if (!sb)
         return;
-    vg_close(&sb->pts_fd);
-    vg_close(&sb->scratch_fd);
-    vg_close(&sb->root_fd);
-    vg_close(&sb->merged_fd);
+    vg_sandbox_let_go(sb);
     vg_close(&sb->peak_fd);
     free(sb->trace);
     if (sb->pidfd >= 0) {

@@ -175,7 +175,8 @@ struct vg_exec {
     size_t n_devices;
     const struct vg_lay *lay;        /* NULL: nothing */
     const struct vg_near_cpus *near; /* NULL: none are nearer than others */
-    bool watched; /* under the node's `watch`: VG_SB_WATCHED comes before VG_SB_STARTED */
+    bool open_devices; /* every device of the node, by the node's own /dev, instead of `devices` */
+    bool watched;      /* under the node's `watch`: VG_SB_WATCHED comes before VG_SB_STARTED */
 };
 
 /* Asks init to run a command. `tag` comes back in its events. Returns at once. */
@@ -209,6 +210,19 @@ int vg_sandbox_next_event(struct vg_sandbox *sb, struct vg_sandbox_event *ret);
 int vg_sandbox_signal(struct vg_sandbox *sb, uint64_t tag, int signo, bool group);
 /* Kills every process in the sandbox (cgroup), commands and all they left. */
 int vg_sandbox_kill_all(struct vg_sandbox *sb);
+
+/* What is in a sandbox whose command has ended. UINT32_MAX: could not be counted. */
+struct vg_left {
+    uint32_t processes; /* besides init */
+    uint32_t sysv;      /* System V segments, semaphores and queues */
+    uint32_t queues;    /* POSIX message queues */
+    uint64_t scratch_bytes;
+};
+void vg_sandbox_left(struct vg_sandbox *sb, struct vg_left *ret);
+/* Kills everything and waits until it is gone, at most so long: -ETIMEDOUT. */
+int vg_sandbox_end(struct vg_sandbox *sb, int timeout_ms);
+/* After that: lets go of its scratch files, so that the kernel frees them. */
+void vg_sandbox_let_go(struct vg_sandbox *sb);
 
 /* A new terminal of the sandbox's own devpts: owned by the task's uid. */
 int vg_sandbox_open_pty(struct vg_sandbox *sb, uid_t uid, gid_t gid, int *ret_master,

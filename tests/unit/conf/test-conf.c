@@ -77,6 +77,15 @@ Test(conf, every_key_arrives) {
     vg_conf_done(&c);
 }
 
+Test(conf, a_pool_of_bare_metal_has_the_nodes_network) {
+    struct vg_conf c;
+    struct vg_err err = VG_ERR_INIT;
+    cr_assert_eq(parse("pools: [{name: a, class: bare-metal, network: none}]", &c, &err), 0, "%s",
+                 err.msg);
+    cr_assert(c.pool[0].class == VG_CLASS_BARE && c.pool[0].network == VG_NETWORK_HOST);
+    vg_conf_done(&c);
+}
+
 Test(conf, a_pool_of_class_shared_gives_parts_of_a_gpu) {
     const char *text = "pools: [{name: a, class: shared, shape: {gpus: 0.25, gpu_mem: 8G},\n"
                        "         max: {gpus: 0.5}, gpu_turn: 500us}]\n";
@@ -125,10 +134,10 @@ Test(conf, each_mistake_has_its_sentence) {
                                  "or '-', beginning with a letter or digit"},
         {"pools:\n- name: a\n- name: a",
          "c.yaml:3: pool 'a' stands at line 2 already; rename or remove one"},
-        {"pools: [{name: a, class: bare-metal}]",
-         "c.yaml:1: class 'bare-metal' is not offered yet; use dedicated, shared or mps"},
+        {"pools: [{name: a, class: mig}]",
+         "c.yaml:1: class 'mig' is not offered yet; use dedicated, shared, mps or bare-metal"},
         {"pools: [{name: a, class: fast}]", "c.yaml:1: 'class' is 'fast', but must be dedicated, "
-                                            "shared or mps"},
+                                            "shared, mps or bare-metal"},
         {"pools: [{name: a, shape: {gpus: 0.5}}]", "c.yaml:1: pool 'a': class 'dedicated' gives "
                                                    "whole GPUs, so 'gpus' must be a whole number; "
                                                    "shares of a GPU need class 'shared'"},

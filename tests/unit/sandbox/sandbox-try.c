@@ -191,6 +191,10 @@ static void show_usage(struct vg_sandbox *sb) {
     fprintf(stderr, "usage cpu_usec=%llu mem=%llu peak=%llu disk=%llu pids=%u oom=%d\n",
             (unsigned long long)u.cpu_usec, (unsigned long long)u.mem_bytes,
             (unsigned long long)u.mem_peak_bytes, (unsigned long long)u.disk_bytes, u.pids, u.oom);
+    struct vg_left left;
+    vg_sandbox_left(sb, &left);
+    fprintf(stderr, "left processes=%u sysv=%u queues=%u\n", left.processes, left.sysv,
+            left.queues);
 }
 
 static int detach(const char *dir) {
@@ -307,22 +311,18 @@ static int faults(struct vg_sandbox_node *node, struct opts *o, struct vg_err *e
     return n < 2 || n == 1000;
 }
 
-static const struct option long_opts[] = {{"uid", 1, 0, 'u'},      {"gid", 1, 0, 'g'},
-                                          {"group", 1, 0, 'G'},    {"slot", 1, 0, 's'},
-                                          {"home", 1, 0, 'h'},     {"cwd", 1, 0, 'C'},
-                                          {"bind", 1, 0, 'b'},     {"bind-ro", 1, 0, 'B'},
-                                          {"device", 1, 0, 'd'},   {"remote", 0, 0, 'r'},
-                                          {"cpu", 1, 0, 'c'},      {"mem", 1, 0, 'm'},
-                                          {"pids", 1, 0, 'p'},     {"disk", 1, 0, 'D'},
-                                          {"net", 1, 0, 'n'},      {"resolv", 1, 0, 'R'},
-                                          {"tty", 0, 0, 't'},      {"usage", 0, 0, 'U'},
-                                          {"repeat", 1, 0, 'x'},   {"virga-home", 1, 0, 'H'},
-                                          {"warm", 1, 0, 'w'},     {"env", 1, 0, 'e'},
-                                          {"sock", 1, 0, 'S'},     {"faults", 0, 0, 'F'},
-                                          {"root", 1, 0, '1'},     {"view", 1, 0, '2'},
-                                          {"library", 1, 0, '3'},  {"host-uid", 1, 0, '4'},
-                                          {"host-gid", 1, 0, '5'}, {"share", 1, 0, '6'},
-                                          {"lay", 1, 0, '7'},      {0}};
+static const struct option long_opts[] = {
+    {"uid", 1, 0, 'u'},      {"gid", 1, 0, 'g'},          {"group", 1, 0, 'G'},
+    {"slot", 1, 0, 's'},     {"home", 1, 0, 'h'},         {"cwd", 1, 0, 'C'},
+    {"bind", 1, 0, 'b'},     {"bind-ro", 1, 0, 'B'},      {"device", 1, 0, 'd'},
+    {"remote", 0, 0, 'r'},   {"cpu", 1, 0, 'c'},          {"mem", 1, 0, 'm'},
+    {"pids", 1, 0, 'p'},     {"disk", 1, 0, 'D'},         {"net", 1, 0, 'n'},
+    {"resolv", 1, 0, 'R'},   {"tty", 0, 0, 't'},          {"usage", 0, 0, 'U'},
+    {"repeat", 1, 0, 'x'},   {"virga-home", 1, 0, 'H'},   {"warm", 1, 0, 'w'},
+    {"env", 1, 0, 'e'},      {"sock", 1, 0, 'S'},         {"faults", 0, 0, 'F'},
+    {"root", 1, 0, '1'},     {"view", 1, 0, '2'},         {"library", 1, 0, '3'},
+    {"host-uid", 1, 0, '4'}, {"host-gid", 1, 0, '5'},     {"share", 1, 0, '6'},
+    {"lay", 1, 0, '7'},      {"open-devices", 0, 0, '8'}, {0}};
 
 static int parse(int argc, char **argv, struct opts *o) {
     uint64_t v = 0;
@@ -356,6 +356,9 @@ static int parse(int argc, char **argv, struct opts *o) {
             break;
         case 'd':
             o->devices[o->x.n_devices++ % BINDS].path = optarg;
+            break;
+        case '8':
+            o->x.open_devices = true;
             break;
         case 'r':
             o->profile.local_root = false;
