@@ -174,7 +174,8 @@ struct vg_agent_share { /* agent-share.c */
     bool hard;           /* it is a ceiling, too */
     uint32_t slice_usec; /* as its keeper was told; 0: not yet */
     struct vg_warden_window window;
-    char *words; /* owned: enum vg_kshare_word, for its keeper */
+    struct vg_kshared use; /* limit 0: not told yet */
+    char *words;           /* owned: enum vg_kshare_word, for its keeper */
     size_t words_len;
 };
 
@@ -303,6 +304,8 @@ int vg_share_begin(struct vg_agent *a, struct vg_agent_task *t, const Vg__Pb__St
 void vg_share_adopt(struct vg_agent_task *t, const Vg__Pb__Start *start);
 /* A share of this task's card came, went or changed. Nothing for a task without one. */
 void vg_share_divide(struct vg_agent *a, const struct vg_agent_task *t);
+/* From a keeper. */
+void vg_share_on_use(struct vg_agent_keeper *k, const struct vg_kpkt *p, const uint8_t *data);
 void vg_share_on_change(struct vg_agent *a, const Vg__Pb__TaskShare *m);
 
 /* agent-mps.c: cards that tasks of class `mps` share. */

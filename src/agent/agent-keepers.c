@@ -718,6 +718,9 @@ static void on_packet(struct vg_agent_keeper *k, const struct vg_kpkt *p, const 
     case VG_K_LOG:
         vg_tasks_on_log(k, p, data);
         break;
+    case VG_K_SHARED:
+        vg_share_on_use(k, p, data);
+        break;
     case VG_K_FORWARDED:
         vg_io_on_forwarded(k, p, fds, n_fds);
         break;

@@ -256,6 +256,12 @@ bool vg_meter_usage(const struct vg_agent_task *t, Vg__Pb__GpuUsage *ret) {
     ret->has_pcie_rx_bytes = ret->has_pcie_tx_bytes = u->pcie_known;
     ret->pcie_rx_bytes = u->pcie_rx_bytes;
     ret->pcie_tx_bytes = u->pcie_tx_bytes;
+    ret->has_share_limit_bytes = ret->has_share_used_bytes = ret->has_share_peak_bytes =
+        ret->has_share_refused = t->share.use.limit_bytes != 0;
+    ret->share_limit_bytes = t->share.use.limit_bytes;
+    ret->share_used_bytes = t->share.use.used_bytes;
+    ret->share_peak_bytes = t->share.use.peak_bytes;
+    ret->share_refused = t->share.use.refused;
     ret->has_sampled_usec = true;
     ret->sampled_usec = u->busy_usec;
     ret->idle_usec = u->end_usec > u->used_usec ? u->end_usec - u->used_usec : 0;

@@ -165,6 +165,12 @@ void vg_share_divide(struct vg_agent *a, const struct vg_agent_task *t) {
         divide(a, t->share.card);
 }
 
+void vg_share_on_use(struct vg_agent_keeper *k, const struct vg_kpkt *p, const uint8_t *data) {
+    struct vg_agent_task *t = vg_tasks_get(k->agent, p->id);
+    if (t && t->keeper == k && t->share.milli && p->len == sizeof(t->share.use))
+        memcpy(&t->share.use, data, sizeof(t->share.use));
+}
+
 /* ------------------------------------------------------------------ a share is changed */
 
 static bool is_sane(const Vg__Pb__TaskShare *m) {

@@ -21,7 +21,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define AUDITS_MAX 2            /* in a row that may not come out */
+#define AUDITS_MAX 2 /* in a row that may not come out */
+#define TELL_USEC 1000000
 #define SLICE_DEFAULT_USEC 2000 /* until the agent has said how the card is divided */
 
 static uint32_t slice_of(const struct ktask *t) {
@@ -266,15 +267,36 @@ static void close_page(struct ktask *t) {
     t->page = NULL;
 }
 
+/* ---- telling --------------------------------------------------------------------------------- */
+
+static void tell_shared(struct keeper *k, struct ktask *t) {
+    struct vg_warden_stat s;
+    vg_warden_look(t->watch, &s);
+    const struct vg_kshared now = {s.limit_bytes, s.used_bytes, s.peak_bytes, s.refused};
+    if (memcmp(&now, &t->shared, sizeof(now)) != 0 &&
+        keeper_tell(k, VG_K_SHARED, t->id, 0, 0, &now, sizeof(now), NULL, 0) >= 0)
+        t->shared = now;
+}
+
+uint64_t kgpu_deadline(struct keeper *k, struct ktask *t, uint64_t now) {
+    if (!t->watch)
+        return KEEPER_NEVER;
+    if (now >= t->shared_next_usec) {
+        tell_shared(k, t);
+        t->shared_next_usec = now + TELL_USEC;
+    }
+    return t->shared_next_usec;
+}
+
 /* Why a command failed, when its share was too small for it. */
-void kgpu_end(struct ktask *t) {
+void kgpu_end(struct keeper *k, struct ktask *t) {
     struct vg_warden_stat s;
     if (!t->watch) {
         close_page(t);
         return;
     }
     vg_warden_look(t->watch, &s);
-    t->gpu_peak_bytes = s.peak_bytes;
+    tell_shared(k, t);
     if (t->status && s.refused && !t->text[0]) {
         char share[32];
         snprintf(

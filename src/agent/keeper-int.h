@@ -124,9 +124,10 @@ struct ktask {
     struct kmirror *mirror;        /* owned; NULL: the node's own files */
     struct vg_warden_watch *watch; /* owned; NULL: it has no share of a GPU */
     uint32_t slice_usec;
-    uint64_t window; /* VG_K_SLICE */
-    uint64_t gpu_peak_bytes;
-    char *share_words; /* owned: enum vg_kshare_word */
+    uint64_t window;           /* VG_K_SLICE */
+    struct vg_kshared shared;  /* as the agent was told last */
+    uint64_t shared_next_usec; /* it is told again no sooner; 0: there is nothing to tell */
+    char *share_words;         /* owned: enum vg_kshare_word */
     size_t share_len;
     struct vg_share_page *page; /* owned; written by the warden's thread */
     char wiped[4][160];         /* keeper-bare.c: what is told of its end */
@@ -214,7 +215,9 @@ void kgpu_slice(struct ktask *t, uint32_t usec, uint64_t window);
 void kgpu_changed(struct ktask *t); /* weight or memory of its share, in `start` */
 /* What the driver says that its processes hold: ended when that did not pass by the warden. */
 void kgpu_audit(struct keeper *k, struct ktask *t, uint64_t card_bytes);
-void kgpu_end(struct ktask *t);
+void kgpu_end(struct keeper *k, struct ktask *t);
+/* Tells what is due; returns when the next thing is. */
+uint64_t kgpu_deadline(struct keeper *k, struct ktask *t, uint64_t now);
 
 /* keeper-mps.c: 1 and a folder that its sandbox needs (fd: the caller's to close), 0 for a task of
    another class, or -errno: it must not run. */

@@ -667,7 +667,7 @@ void ktask_finish(struct keeper *k, struct ktask *t) {
     t->ended_usec = vg_wall_usec();
     t->kill_at = KEEPER_NEVER;
     keeper_close(k, &t->in);
-    kgpu_end(t);
+    kgpu_end(k, t);
     bool killed = t->status == 128 + SIGKILL;
     if (!killed) /* then the client need not wait for the numbers */
         kchan_flush_all(k, t);
@@ -828,7 +828,7 @@ int ktask_report(struct keeper *k, struct ktask *t, bool with_start) {
 
 void ktask_free(struct keeper *k, struct ktask *t) {
     kmirror_free(k, t);
-    kgpu_end(t);
+    kgpu_end(k, t);
     vg_list_for_each_safe (it, &t->chans)
         kchan_drop(k, vg_list_entry(it, struct kchan, link));
     keeper_close(k, &t->out[0]);

@@ -215,6 +215,7 @@ static void adopt(struct keeper *k, int fd) {
     vg_list_for_each (it, &k->tasks) {
         struct ktask *t = vg_list_entry(it, struct ktask, link);
         klog_restart(t);
+        t->shared = (struct vg_kshared){0};
         ktask_report(k, t, true);
         if (t->state == KT_EXITED)
             t->state_dirty = true;
@@ -289,6 +290,7 @@ static uint64_t deadlines(struct keeper *k) {
         }
         next = VG_MIN(next, VG_MIN(t->kill_at, t->hold_until));
         next = VG_MIN(next, kmirror_deadline(k, t, now));
+        next = VG_MIN(next, kgpu_deadline(k, t, now));
     }
     if (k->session_key[0] && vg_list_empty(&k->tasks))
         next = VG_MIN(next, k->session_until);

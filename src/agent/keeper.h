@@ -51,6 +51,7 @@ enum vg_kpkt_kind {
     VG_K_FORWARDED = 37, /* a errno or 0, b request number; fds: socket */
     VG_K_IDLE = 38,      /* session: last task ended; gone: the keeper leaves after this */
     VG_K_REPORTED = 39,  /* after HELLO: all STATEs were sent */
+    VG_K_SHARED = 41,    /* id task; payload: struct vg_kshared, when it is new */
     VG_K_GONE = 40,      /* sandbox destroyed; the network slot is free; the keeper exits now */
 };
 
@@ -59,6 +60,11 @@ struct vg_kpkt {
     uint32_t len; /* payload bytes after this header */
     uint64_t id;
     uint64_t a, b;
+};
+
+/* What a task has of its share of a GPU. */
+struct vg_kshared {
+    uint64_t limit_bytes, used_bytes, peak_bytes, refused;
 };
 
 /* Who a keeper is; the answer to a connecting agent. */

@@ -63,6 +63,13 @@ json_t *vg_gpu_usage_json(const Vg__Pb__GpuUsage *u) {
     json_object_set_new(j, "energy_mj", NUMBER(u->has_energy_mj, u->energy_mj));
     json_object_set_new(j, "sampled_usec", NUMBER(u->has_sampled_usec, u->sampled_usec));
     json_object_set_new(j, "idle_usec", NUMBER(u->has_idle_usec, u->idle_usec));
+    json_object_set_new(j, "share_limit_bytes",
+                        NUMBER(u->has_share_limit_bytes, u->share_limit_bytes));
+    json_object_set_new(j, "share_used_bytes",
+                        NUMBER(u->has_share_used_bytes, u->share_used_bytes));
+    json_object_set_new(j, "share_peak_bytes",
+                        NUMBER(u->has_share_peak_bytes, u->share_peak_bytes));
+    json_object_set_new(j, "share_refused", NUMBER(u->has_share_refused, u->share_refused));
     return j;
 }
 

@@ -169,6 +169,20 @@ static void print_batch(const Vg__Pb__TaskInfo *t) {
         line("ends about", vg_soon(t->expected_end_usec, b, sizeof(b)));
 }
 
+/* "2.1G of 8G, at most 3.5G; 4 requests refused" */
+static const char *share_text(const Vg__Pb__GpuUsage *u, bool ended, char *out, size_t n) {
+    char used[32], limit[32], most[32];
+    vg_format_size(u->share_used_bytes, used, sizeof(used));
+    vg_format_size(u->share_limit_bytes, limit, sizeof(limit));
+    vg_format_size(u->share_peak_bytes, most, sizeof(most));
+    int len = ended ? snprintf(out, n, "at most %s of %s", most, limit)
+                    : snprintf(out, n, "%s of %s, at most %s", used, limit, most);
+    if (u->share_refused)
+        snprintf(out + len, n - (size_t)len, "; %llu requests refused",
+                 (unsigned long long)u->share_refused);
+    return out;
+}
+
 static void print_gpus(const Vg__Pb__TaskInfo *t) {
     const Vg__Pb__GpuUsage *u = t->gpu_usage;
     char b[128];
@@ -182,7 +196,9 @@ static void print_gpus(const Vg__Pb__TaskInfo *t) {
         return;
     if (u->has_sm_mean_milli)
         line("gpu used", vg_gpu_use_text(u->sm_mean_milli, u->sm_max_percent, b, sizeof(b)));
-    if (u->has_mem_peak_bytes)
+    if (u->has_share_limit_bytes)
+        line("gpu mem", share_text(u, t->ended_usec != 0, b, sizeof(b)));
+    else if (u->has_mem_peak_bytes)
         line("gpu mem", vg_format_size(u->mem_peak_bytes, b, sizeof(b)));
     if (u->has_energy_mj)
         line("energy", vg_gpu_energy_text(u->energy_mj, b, sizeof(b)));

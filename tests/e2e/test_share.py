@@ -126,6 +126,16 @@ def test_a_whole_card_has_no_cap(cloud, driver):
     assert seen["most"] > 5 * GIB and seen["in_stead"] == 0 and seen["direct"] > 0
 
 
+def test_what_a_share_holds_is_shown(cloud, driver, one_card):
+    with Holder(cloud, "shown", "0.3", mem="1G", mib=64) as held:
+        use = wait_for("its memory to be told", lambda: (cloud.task(held.task)["gpu_usage"] or {}).get("share_used_bytes"))
+        assert use >= 64 << 20 and driver.stat()["used"] == use, "as the driver counts"
+        task = held.task
+        assert "128 MiB of 1 GiB, at most 128 MiB\n" in cloud.out("virga", "task", "get", task)
+    usage = wait_for("its end", lambda: cloud.task(task)["state"] == "succeeded" and cloud.task(task)["gpu_usage"])
+    assert usage["share_limit_bytes"] == GIB and usage["share_peak_bytes"] == use and usage["share_refused"] == 0
+
+
 def test_every_way_to_memory_ends_at_the_share(cloud, driver):
     for t in lines(cloud.run([*share(), *with_library(PROGRAMS / "gpu-paths", "12288", *WAYS)])):
         if t["way"] == "import":
