@@ -27,6 +27,18 @@ static void name_of(const Vg__Pb__GpuState *g, char *out, size_t n) {
 
 /* ------------------------------------------------------------------ list */
 
+/* Who has it, and of a card in parts how much is given. Returns out. */
+static char *held_text(const Vg__Pb__GpuState *g, char *out, size_t n) {
+    uint64_t milli = 0;
+    vg_gpu_holders_text(g, out, n);
+    for (size_t i = 0; i < g->n_holder; i++)
+        milli += g->holder[i]->gpu_milli;
+    size_t at = strlen(out);
+    if (g->n_holder > 1 || (milli && milli < 1000))
+        snprintf(out + at, n - at, ", %g of it", (double)milli / 1000);
+    return out;
+}
+
 static void list_rows(const Vg__Pb__Envelope *env, struct vg_table *t) {
     for (size_t i = 0; i < env->gpus->n_gpu; i++) {
         const Vg__Pb__GpuState *g = env->gpus->gpu[i];
@@ -40,7 +52,7 @@ static void list_rows(const Vg__Pb__Envelope *env, struct vg_table *t) {
                                number(g->has_island, g->island, "", link),
                                g->mig ? "yes" : NULL,
                                g->driver && *g->driver ? g->driver : NULL,
-                               vg_gpu_holders_text(g, by, sizeof(by))};
+                               held_text(g, by, sizeof(by))};
         vg_table_row(t, cells);
     }
 }

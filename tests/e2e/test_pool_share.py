@@ -65,6 +65,7 @@ def test_a_share_has_its_part_of_the_card_and_others_have_the_rest(cloud):
     assert cloud.task(d)["state"] == "queued", "both cards are shared"
     holders = cloud.json("gpu", "list")[a["gpus"][0]]["holders"]
     assert sorted(h["gpu_milli"] for h in holders) == [300, 600]
+    assert "2 tasks, 0.9 of it" in cloud.out("virga", "gpu", "list")
     why = cloud.out("virga", "task", "why", batch(cloud, "-P", "part", "--gpus", "0.8"))
     assert "part" in why and "held by" in why, why
 

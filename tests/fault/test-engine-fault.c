@@ -78,6 +78,22 @@ static bool set_up(struct vg_eng *e) {
     return tenant(e, 10, 0, 0) && tenant(e, 1, 10, 0) && tenant(e, 2, 0, 4) && ok;
 }
 
+/* A share on a card of its own node becomes smaller and larger. */
+static void change_share(struct vg_eng *e) {
+    struct vg_eng_gpu g = {.index = 0, .mem_bytes = 80ULL << 30};
+    struct vg_eng_node n = {
+        .id = 3, .name = "n", .total = {.cpu_milli = 8000}, .gpu = &g, .n_gpus = 1, .usable = true};
+    struct vg_eng_req r = req(60, 1, 0);
+    r.res.gpu_milli = 300;
+    r.gpu_class = 1;
+    if (!done_or_no_memory(e, vg_eng_set_node(e, &n)) || vg_eng_adopt(e, &r, 3, 1, 0) < 0)
+        return;
+    for (uint32_t milli = 100; milli < 1000; milli += 400) {
+        struct vg_err err = VG_ERR_INIT;
+        done_or_no_memory(e, vg_eng_reshare(e, 60, milli, 1ULL << 30, false, &err));
+    }
+}
+
 static void play(void *ctx, bool armed) {
     struct vg_eng *e = vg_eng_new();
     uint64_t *whole = ctx;
@@ -112,7 +128,8 @@ static void play(void *ctx, bool armed) {
         r = req(50, 2, 1);
         int rc = vg_eng_adopt(e, &r, 1, 1, 0);
         cr_assert(rc == 0 || rc == -ENOMEM);
-        for (uint64_t i = 1; i <= 50; i++)
+        change_share(e);
+        for (uint64_t i = 1; i <= 60; i++)
             vg_eng_release(e, i, VG_ENG_ENDED);
         sound(e);
         cr_assert_eq(vg_eng_queued(e), 0);
