@@ -22,6 +22,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 BIN = os.path.realpath(os.environ.get("VIRGA_BIN") or os.path.join(ROOT, "build", "bin"))
 PYTHON = os.environ.get("PYTHON") or sys.executable
 CAP_MIB = 4096
+SERVER_MIB = 128  # of MPS's server itself, which is nobody's
 QUICK = "--quick" in sys.argv
 
 CONFIG = """
@@ -32,6 +33,8 @@ pools:
 - name: quick
   class: shared
   gpu_turn: 500us
+- name: mps
+  class: mps
 - name: watched
   idle_warn: 5s
   idle_end: 12s
@@ -154,17 +157,21 @@ def far(cloud, card):
             "holds": bare and ratio <= 1.01 and int(told) == CAP_MIB}
 
 
-def cap(cloud, card):
-    """Every way to memory under a cap, by the card's own count from outside."""
+def ways_under_cap(cloud, card, pool):
     ways = []
     for way in ("linear", "pitch", "async", "pool", "vmm", "array", "mipmap", "managed", "globals", "stack", "contexts", "graph", "import"):
         with Highest(card) as highest:
-            done = cloud.run(*share("part", 0.5, "--gpu-mem", f"{CAP_MIB}M"), program("gpu-paths"), "12288", way)
+            done = cloud.run(*share(pool, 0.5, "--gpu-mem", f"{CAP_MIB}M"), program("gpu-paths"), "12288", way)
         told = json.loads(done.stdout.splitlines()[0]) if done.stdout else {"status": done.returncode, "text": done.stderr[-300:]}
         ways.append({**told, "card_mib": highest.mib()})
-    over = [w for w in ways if w["card_mib"] > CAP_MIB]
-    wrong = [w["way"] for w in ways if w.get("error") != 2 and w.get("way") != "import"]
-    return {"cap_mib": CAP_MIB, "ways": ways, "most_mib": max(w["card_mib"] for w in ways), "not_out_of_memory": wrong, "holds": not over and not wrong}
+    return ways, [w.get("way") for w in ways if w.get("error") != 2 and w.get("way") != "import"]
+
+
+def cap(cloud, card):
+    """Every way to memory under a cap, by the card's own count from outside."""
+    ways, wrong = ways_under_cap(cloud, card, "part")
+    most = max(w["card_mib"] for w in ways)
+    return {"cap_mib": CAP_MIB, "ways": ways, "most_mib": most, "not_out_of_memory": wrong, "holds": most <= CAP_MIB and not wrong}
 
 
 def race(cloud, card):
@@ -338,6 +345,47 @@ def idle(cloud, card):
     return {**fields, "holds": fields["busy"]["status"] == 0 and fields["idle"]["status"] != 0 and any("idle" in t or "used" in t for t in fields["idle"]["told"])}
 
 
+def mps_ways(cloud, client, whole):
+    """What programs that do not want their share of the multiprocessors get of them."""
+    fields = {}
+    for name, env in (("as_given", []), ("empty_environment", ["env", "-i"]), ("asks_for_all", ["env", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100"]),
+                      ("looks_elsewhere", ["env", "CUDA_MPS_PIPE_DIRECTORY=/nowhere"])):
+        done = cloud.run(*share("mps", 0.25), *env, *client)
+        fields[name] = {**json.loads(done.stdout or "{}"), "status": done.returncode, "text": done.stderr.strip()[-200:]}
+    held = [fields[n].get("multiprocessors", whole) <= whole / 4 for n in ("as_given", "empty_environment", "asks_for_all")]
+    return {**fields, "holds": all(held) and fields["looks_elsewhere"]["status"] != 0 and "MPS" in fields["looks_elsewhere"]["text"]}
+
+
+def mps_fate(cloud, client):
+    """Two tasks beside one whose program fails: both end, with the reason, and the next one works."""
+    beside = [cloud.start(*share("mps", 0.25), *client, "hold") for _ in range(2)]
+    for b in beside:
+        b.stdout.readline()
+    at = time.monotonic()
+    error = json.loads(cloud.run(*share("mps", 0.25), *client, "fault").stdout or "{}").get("error")
+    told = [b.communicate(timeout=60)[1].strip()[-200:] for b in beside]
+    took = round(time.monotonic() - at, 1)
+    after = cloud.run(*share("mps", 0.25), *client).returncode
+    return {"error": error, "told": told, "took_s": took, "after": after, "holds": error == 700 and all("brought down" in t for t in told) and after == 0}
+
+
+def mps(cloud, card):
+    """Class mps: multiprocessors and memory of programs that want more, parts of the work at the same time, one fate."""
+    client, load = [PYTHON, work("client.py")], program("gpu-load")
+    whole = json.loads(cloud.out("vrun", "-P", "whole", "--gpus", "1", *client))["multiprocessors"]
+    fields = {"multiprocessors": whole, "ways": mps_ways(cloud, client, whole), "fate": mps_fate(cloud, client)}
+    ways, wrong = ways_under_cap(cloud, card, "mps")
+    fields["cap"] = {"cap_mib": CAP_MIB, "most_mib": max(w["card_mib"] for w in ways), "ways": ways, "not_out_of_memory": wrong}
+    solo = statistics.median(w[0] for w in windows([cloud.out("vrun", "-P", "whole", "--gpus", "1", load, "6")]))
+    running = [cloud.start(*share("mps", p), load, "11") for p in (0.3, 0.7)]
+    seen = windows([finished(r, "load") for r in running])
+    fields["shares"] = {"asked": [30, 70], "mean": [round(statistics.mean(100 * w[i] / sum(w) for w in seen), 2) for i in range(2)],
+                        "total_of_solo": round(statistics.median(sum(w) for w in seen) / solo, 4)}
+    fields["holds"] = (fields["ways"]["holds"] and fields["fate"]["holds"] and fields["cap"]["most_mib"] <= CAP_MIB + SERVER_MIB
+                       and abs(fields["shares"]["mean"][0] - 30) <= 2)
+    return fields
+
+
 def watcher(cloud, card):
     """What looking at the card costs while a task holds it: processor time of the watching process and of the agent."""
     hold = cloud.start("vrun", "-P", "whole", "--gpus", "1", program("gpu-load"), "45")
@@ -360,7 +408,7 @@ def watcher(cloud, card):
     return {"looked_s": round(took, 1), "watcher_percent": percent[:-1], "agent_percent": percent[-1], "holds": bool(percent[:-1]) and percent[0] < 0.1}
 
 
-STEPS = {f.__name__: f for f in (smi, train, far, cap, race, side, oom, shares, latency, weight, decode, kill9, joules, idle, watcher)}
+STEPS = {f.__name__: f for f in (smi, train, far, cap, race, side, oom, shares, latency, weight, decode, kill9, joules, idle, mps, watcher)}
 
 
 def main():
