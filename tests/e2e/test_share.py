@@ -237,6 +237,42 @@ def test_the_books_are_exact_after_kill_9(cloud, driver):
     wait_for("everything to be given back", lambda: driver.stat()["used"] == 0)
 
 
+@pytest.mark.parametrize("seed", range(1, 41 if LONG else 3))
+def test_both_counts_agree_in_a_storm(cloud, driver, seed):
+    """Random requests and frees by every way: what the warden counts, as the library shows it, is what the driver counts."""
+    storm = cloud.popen([*share(), *with_library(PROGRAMS / "sim-storm", seed, 1500)], stdin=subprocess.PIPE)
+    full = json.loads(storm.stdout.readline())
+    assert full["held"] > 50 and full["refused"] > 10, full
+    seen = driver.stat()
+    assert seen["most"] <= CAP and seen["direct"] == 0
+    assert CAP >= full["used"] >= seen["used"] + seen["managed"], "managed memory is given back a little later"
+    storm.stdin.write(b"x")
+    storm.stdin.flush()
+    assert json.loads(storm.stdout.readline())["held"] == 0
+    seen = driver.stat()
+    assert (seen["used"], seen["managed"]) == (CONTEXT, 0)
+    storm.communicate(timeout=60)
+
+
+def test_eight_storms_and_kill_9(cloud, driver):
+    script = f"""
+    i=0
+    while [ $i -lt {20 if LONG else 3} ]; do
+        for seed in 1 2 3 4 5 6 7 8; do
+            {PROGRAMS}/sim-storm $i$seed 300 < /dev/zero > /dev/null & kill="$kill $!"
+        done
+        sleep 0.1
+        kill -9 $kill 2> /dev/null
+        wait 2> /dev/null
+        i=$((i + 1))
+    done
+    exec {RAW} fill 12288
+    """
+    assert run(cloud, *share(), *with_library("sh", "-c", script))["got_mib"] == 4096
+    seen = driver.stat()
+    assert seen["most"] <= CAP and seen["direct"] == 0
+
+
 def test_a_task_that_is_killed_leaves_nothing_on_the_card(cloud, driver):
     for _ in range(20 if LONG else 3):
         held = Holder(cloud, "doomed", "0.3", mib=2048)

@@ -10,6 +10,7 @@
 #define SMALL (UINT64_C(1) << 20)            /* what shares a block */
 #define MANAGED_AT (UINT64_C(0x10000000000)) /* addresses that are offsets, too */
 #define PITCH 512u
+#define MANAGED_MAX 1024u
 
 struct handle { /* of cuIpcGetMemHandle */
     uint32_t client, object;
@@ -25,6 +26,7 @@ struct array3d {
 
 static uint64_t next_managed = MANAGED_AT;
 static int managed_fd = -1;
+static struct { uint64_t at, bytes; } mapped[MANAGED_MAX];
 
 EXPORT(cuMemGetInfo_v2, size_t *left, size_t *total) {
     NEEDS_CONTEXT;
@@ -42,12 +44,14 @@ static struct sim_block *shared[SIM_CARDS]; /* that small requests fill */
 static int take_small(uint64_t bytes, CUdeviceptr *ret) {
     struct sim_block **b = &shared[sim_current->card];
     int r = CUDA_OK;
-    if (!*b || !(*b)->object || (*b)->filled + bytes > (*b)->bytes) {
+    bool usable = *b && (*b)->small && (*b)->card == sim_current->card; /* not another's by now */
+    if (!usable || (*b)->filled + bytes > (*b)->bytes) {
         struct sim_block *fresh = sim_take(sim_current->card, SIM_BLOCK, &r);
         if (r)
             return r;
         fresh->at = sim_addresses(SIM_BLOCK);
         fresh->parts = 0;
+        fresh->small = true;
         *b = fresh;
     }
     *ret = (*b)->at + (*b)->filled;
@@ -76,9 +80,21 @@ EXPORT(cuMemAllocPitch_v2, CUdeviceptr *ret, size_t *pitch, size_t width, size_t
     return cuMemAlloc_v2(ret, *pitch * height);
 }
 
+static int unmap_managed(uint64_t at) {
+    for (unsigned i = 0; i < MANAGED_MAX; i++)
+        if (mapped[i].at == at) {
+            munmap((void *)(uintptr_t)at, mapped[i].bytes);
+            mapped[i].at = 0;
+            return CUDA_OK;
+        }
+    return CUDA_INVALID_VALUE;
+}
+
 EXPORT(cuMemFree_v2, CUdeviceptr at) {
     NEEDS_CONTEXT;
     struct sim_block *b = sim_block_at(at);
+    if (at >= MANAGED_AT && at < next_managed)
+        return unmap_managed(at);
     if (!b || b->idle)
         return CUDA_INVALID_VALUE;
     sim_give(b);
@@ -270,6 +286,13 @@ EXPORT(cuMemAllocManaged, CUdeviceptr *ret, size_t bytes, unsigned flags) {
                    MAP_SHARED | MAP_FIXED_NOREPLACE, managed_fd, (off_t)at);
     if (p == MAP_FAILED)
         return CUDA_UNKNOWN;
+    unsigned i = 0;
+    while (i < MANAGED_MAX && mapped[i].at)
+        i++;
+    if (i == MANAGED_MAX)
+        abort();
+    mapped[i].at = at;
+    mapped[i].bytes = bytes;
     next_managed += bytes;
     *ret = at;
     return sim_error(sim_info(&sim, sim_current->card, &total, &used)); /* the driver takes note */

@@ -34,7 +34,8 @@ struct sim_block {
     int card;
     uint64_t bytes, at; /* at: where it is seen; 0: nowhere */
     uint32_t parts;     /* small requests in it, handles and mappings of it, or 1 */
-    uint64_t filled;    /* of a block that small requests share */
+    bool small;         /* small requests share it … */
+    uint64_t filled;    /* … and have so much of it */
     void *pool;         /* that keeps it */
     bool idle;          /* freed, and kept by its pool */
 };
