@@ -11,8 +11,18 @@ static uint64_t key(uint32_t client, uint32_t handle) {
     return (uint64_t)client << 32 | handle;
 }
 
-bool vg_wbooks_fits(const struct vg_warden *w, uint64_t bytes) {
+static bool fits(const struct vg_warden *w, uint64_t bytes) {
     return bytes <= w->stat.limit_bytes && w->stat.used_bytes <= w->stat.limit_bytes - bytes;
+}
+
+/* That managed memory was unmapped is noticed when somebody looks: so before anything is refused.
+ */
+bool vg_wbooks_fits(struct vg_warden *w, uint64_t bytes) {
+    if (fits(w, bytes))
+        return true;
+    if (w->stat.managed_bytes && w->ops.recount)
+        w->ops.recount(w->ops.ud);
+    return fits(w, bytes);
 }
 
 void vg_wbooks_take(struct vg_warden *w, uint64_t bytes) {

@@ -62,7 +62,7 @@ struct vg_warden_answer vg_whold_schedule(struct vg_warden *w, const struct vg_w
 
 /* ---- warden-books.c: what a task has --------------------------------------------------------- */
 
-bool vg_wbooks_fits(const struct vg_warden *w, uint64_t bytes);
+bool vg_wbooks_fits(struct vg_warden *w, uint64_t bytes);
 void vg_wbooks_take(struct vg_warden *w, uint64_t bytes);
 void vg_wbooks_give(struct vg_warden *w, uint64_t bytes);
 

@@ -1,18 +1,42 @@
-/* Managed memory of a task: what its processes have mapped from the driver's other device. */
+/* Managed memory of a task: what its processes have mapped from the driver's other device.
+ *
+ * A mapping is made by the process itself, a moment after it was allowed. Until then it counts by
+ * the word that was given (vg_wlet); it is over when it is seen in the process's list of mappings,
+ * when the thread makes another call, or when the thread is seen not to be in this one. So memory
+ * that is unmapped is there for the next who asks, and memory that is not mapped yet is not. */
 #include "base/util.h"
 #include "gpu/warden-notify-int.h"
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
 #define FILE_OFFSET_MAX (UINT64_C(1) << 40) /* beyond it lie addresses, not files */
 
-/* What the process has mapped from the device. */
-static uint64_t managed_now(const struct vg_warden_watch *t, const struct vg_wcaller_process *p) {
+static void end_let(struct vg_wcaller_process *p, size_t i) {
+    p->let[i] = p->let[--p->n_lets];
+}
+
+void vg_wmanaged_called(struct vg_wcaller *c) {
+    for (size_t i = c->p->n_lets; i-- > 0;)
+        if (c->p->let[i].tid == c->tid)
+            end_let(c->p, i);
+}
+
+/* The whole of it: a part can have been there before. */
+static void see_mapping(struct vg_wcaller_process *p, uint64_t from, uint64_t to) {
+    for (size_t i = p->n_lets; i-- > 0;)
+        if (from <= p->let[i].at && p->let[i].at < to && p->let[i].bytes <= to - p->let[i].at)
+            end_let(p, i);
+}
+
+/* What the process has mapped from the device, or may be mapping. */
+static uint64_t managed_now(const struct vg_warden_watch *t, struct vg_wcaller_process *p) {
     char path[32], line[512];
     snprintf(path, sizeof(path), "/proc/%d/maps", (int)p->pid);
     FILE *f = t->managed_ino ? fopen(path, "re") : NULL;
@@ -22,11 +46,15 @@ static uint64_t managed_now(const struct vg_warden_watch *t, const struct vg_wca
         unsigned major_no, minor_no;
         if (sscanf(line, "%llx-%llx %*s %*x %x:%x %llu", &from, &to, &major_no, &minor_no, &ino) ==
                 5 &&
-            ino == t->managed_ino && makedev(major_no, minor_no) == t->managed_on)
+            ino == t->managed_ino && makedev(major_no, minor_no) == t->managed_on) {
             sum += to - from;
+            see_mapping(p, from, to);
+        }
     }
     if (f)
         fclose(f);
+    for (size_t i = 0; i < p->n_lets; i++)
+        sum += p->let[i].bytes;
     return sum;
 }
 
@@ -72,17 +100,37 @@ struct vg_warden_answer vg_wmanaged_mmap(struct vg_warden_watch *t, struct vg_wc
         return (struct vg_warden_answer){.let = true};
     if (!is_managed(c, (int)d->args[4]))
         return (struct vg_warden_answer){.error = -EINVAL};
-    if (!vg_warden_managed(t->w, c->p->number, managed_now(t, c->p), bytes))
+    uint64_t now = managed_now(t, c->p);
+    vg_warden_managed_now(t->w, c->p->number, now);
+    if (c->p->n_lets == VG_WLETS_MAX || !vg_warden_managed(t->w, c->p->number, now, bytes))
         return (struct vg_warden_answer){.error = -ENOMEM};
-    c->p->let_usec = vg_now_usec();
+    c->p->let[c->p->n_lets++] = (struct vg_wlet){c->tid, offset, bytes, vg_now_usec()};
+    c->p->has_managed = true;
     return (struct vg_warden_answer){.let = true};
 }
 
-void vg_wmanaged_look(struct vg_warden_watch *t) {
+/* Whether a thread waits inside the call; one that does not is through with it within a second. */
+static bool is_mapping(pid_t pid, pid_t tid) {
+    char path[64], text[32];
+    snprintf(path, sizeof(path), "/proc/%d/task/%d/syscall", (int)pid, (int)tid);
+    FILE *f = fopen(path, "re");
+    int nr = f && fgets(text, sizeof(text), f) && text[0] >= '0' && text[0] <= '9'
+                 ? (int)strtol(text, NULL, 10)
+                 : -1;
+    if (f)
+        fclose(f);
+    return nr == SYS_mmap;
+}
+
+void vg_wmanaged_look(void *watch) {
+    struct vg_warden_watch *t = watch;
     uint64_t now = vg_now_usec();
     vg_map_for_each (s, &t->by_pid) {
         struct vg_wcaller_process *p = s->value;
-        if (p->let_usec && now - p->let_usec > 1000000)
+        for (size_t i = p->n_lets; i-- > 0;)
+            if (now - p->let[i].usec > VG_USEC && !is_mapping(p->pid, p->let[i].tid))
+                end_let(p, i);
+        if (p->has_managed)
             vg_warden_managed_now(t->w, p->number, managed_now(t, p));
     }
 }

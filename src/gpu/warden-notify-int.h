@@ -11,6 +11,13 @@
 
 #define VG_WPAGE 4096u
 #define VG_WDEVICES_MAX 16u
+#define VG_WLETS_MAX 64u /* threads of one process that map managed memory at one time */
+
+/* A thread was allowed to map managed memory, and nobody has seen yet that it did, or did not. */
+struct vg_wlet {
+    pid_t tid;
+    uint64_t at, bytes, usec;
+};
 
 /* A process of the task that has made a call. */
 struct vg_wcaller_process {
@@ -18,7 +25,9 @@ struct vg_wcaller_process {
     int pidfd;
     uint64_t number;
     uid_t euid;
-    uint64_t let_usec; /* when it was last allowed to map managed memory */
+    struct vg_wlet let[VG_WLETS_MAX]; /* managed memory that it may be mapping just now */
+    size_t n_lets;
+    bool has_managed; /* was let map some once */
 };
 
 struct vg_wcaller {
@@ -76,7 +85,9 @@ void vg_wprocess_tell(struct vg_warden_watch *t);
 
 /* A descriptor of the caller that is the device, as one's own; -ENOTTY: it is another. */
 int vg_wmanaged_borrow(void *caller, int fd);
+/* A thread makes another call: what it was let map before is mapped by now, or not at all. */
+void vg_wmanaged_called(struct vg_wcaller *c);
 struct vg_warden_answer vg_wmanaged_mmap(struct vg_warden_watch *t, struct vg_wcaller *c,
                                          const struct seccomp_data *d);
 /* What each process has still mapped. */
-void vg_wmanaged_look(struct vg_warden_watch *t);
+void vg_wmanaged_look(void *watch);

@@ -109,6 +109,7 @@ static struct vg_warden_answer decide(struct vg_warden_watch *t) {
         r = -errno;
     if (r < 0)
         return (struct vg_warden_answer){.error = r};
+    vg_wmanaged_called(&c);
     if (d->nr == SYS_mmap)
         return vg_wmanaged_mmap(t, &c, d);
     struct vg_warden_call k = {.caller = &c,
@@ -290,6 +291,7 @@ static int prepare(struct vg_warden_watch *t, struct vg_err *err) {
                                       .same = is_same,
                                       .issue = issue,
                                       .close = give_back,
+                                      .recount = vg_wmanaged_look,
                                       .ud = t};
     const struct itimerspec second = {{1, 0}, {1, 0}};
     int r = vg_warden_new(&ops, t->setup.limit_bytes, &t->w);

@@ -44,6 +44,9 @@ struct vg_warden_ops {
     /* The ioctl itself, as that process's user: its value, or -errno. */
     int64_t (*issue)(void *ud, uint64_t process, int fd, uint32_t cmd, void *arg);
     void (*close)(void *ud, int fd);
+    /* Looks at what processes have mapped of managed memory (vg_warden_managed_now); may be NULL.
+     */
+    void (*recount)(void *ud);
     void *ud;
 };
 

@@ -48,12 +48,13 @@ HOOK(cuDeviceTotalMem, unsigned *ret, CUdevice device) {
 }
 
 /* Managed memory beyond the share is refused by the kernel when it is mapped, and the driver has no
- * better word for that than "unknown error". So what cannot fit is not asked for; and when the page
- * has not heard yet of what another process just took, that word is put right afterwards. */
+ * better word for that than "unknown error". That is put right afterwards, and what is larger than
+ * the share is not asked for. The page does not decide what fits: that managed memory was given
+ * back is known below before it is seen here. */
 HOOK(cuMemAllocManaged, CUdeviceptr *ret, size_t bytes, unsigned flags) {
     unsigned card;
     if (vg_card_current(&card) == CUDA_OK &&
-        bytes > vg_page_memory(vg_shim_get()->page, card, UINT64_MAX).free)
+        bytes > vg_page_memory(vg_shim_get()->page, card, UINT64_MAX).total)
         return CUDA_OUT_OF_MEMORY;
     CUresult r = vg_real.cuMemAllocManaged(ret, bytes, flags);
     return r == CUDA_UNKNOWN ? CUDA_OUT_OF_MEMORY : r;

@@ -144,8 +144,8 @@ static int map(void *arg) {
         return 1;
     if (map_error(null, at, 32 * MIB, MAP_SHARED | MAP_FIXED, at) != ENODEV)
         return 2; /* fits: the kernel is asked */
-    if (map_error(null, at, 33 * MIB, MAP_SHARED | MAP_FIXED, at) != ENOMEM)
-        return 3; /* with what was let before it is too much */
+    if (map_error(null, at, CAP + 1, MAP_SHARED | MAP_FIXED, at) != ENOMEM)
+        return 3; /* does not */
     if (map_error(null, 0, 4096, MAP_SHARED, 4096) != ENODEV)
         return 4; /* could not be managed memory */
     if (map_error(file, 0, 4096, MAP_SHARED, 4096) != 0)

@@ -17,6 +17,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
@@ -74,10 +75,15 @@ void wt_begin(struct wt_task *t, int (*body)(void *arg), void *arg) {
     size_t n = 1;
     cr_assert(vg_recv_fds(pair[0], &c, 1, &listener, &n, 0) == 1 && n == 1);
     struct vg_err err = {0};
+    struct stat st = {0};
+    if (t->managed_fd)
+        cr_assert(fstat(t->managed_fd, &st) == 0);
     const struct vg_warden_setup setup = {.listener = listener,
                                           .limit_bytes = CAP,
                                           .slice_usec = 3000,
                                           .managed_device = makedev(1, 3), /* stands for it */
+                                          .managed_on = st.st_dev,
+                                          .managed_ino = st.st_ino,
                                           .issue = issue,
                                           .ud = t,
                                           .changed = t->changed,

@@ -17,6 +17,7 @@ struct wt_task {
     struct vg_warden_watch *watch;
     pid_t pid;
     int said;             /* what the task says, a byte at a time */
+    int managed_fd;       /* a file that stands for managed memory's device; 0: /dev/null does */
     struct fake_uvm *uvm; /* /dev/null stands for it: one opening, begun as it must be */
     void (*before)(struct wt_task *t, uint32_t cmd); /* each of the driver's calls; may be NULL */
     void (*changed)(void *ud, const struct vg_warden_stat *stat);
