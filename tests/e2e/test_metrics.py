@@ -112,7 +112,9 @@ def test_the_numbers_say_what_happened(cloud, scrape):
     assert scrape.get("virga_tasks", state="running") == 2 and scrape.get("virga_tasks", state="queued") == 1
     assert scrape.get("virga_pool_running", pool="eights") == 2 and scrape.get("virga_pool_queued", pool="eights") == 1
     assert scrape.get("virga_pool_free", pool="eights") == 0
-    card = {"index": "0", "uuid": "SIMULATED-0", "model": "Simulated GPU"}
+    g = cloud.json("gpu", "list")[0]
+    card = {"index": "0", "uuid": g["uuid"], "model": g["model"], "node": g["node"]}
+    assert all(card.values())
     assert scrape.get("virga_gpu_memory_used_bytes", **card) == 3 << 30 and scrape.get("virga_gpu_memory_bytes", **card) == 80 << 30
     assert scrape.get("virga_gpu_power_watts", **card) == 410 and scrape.get("virga_gpu_temperature_celsius", **card) >= 30
     assert scrape.get("virga_gpu_held_ratio", **card) == 1 and scrape.get("virga_gpu_drained", **card) == 0
