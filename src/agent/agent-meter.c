@@ -19,7 +19,7 @@
 #include <sys/stat.h>
 
 #define LAST_LOOK_MS 300            /* how long the end of a task waits for its last sample */
-#define MAGIC 0x7667757361676532ULL /* of this form of the file */
+#define MAGIC 0x7667757361676533ULL /* of this form of the file */
 #define ANCESTORS_MAX 64
 
 struct usage_file {
@@ -215,7 +215,7 @@ static struct vg_gpu_holder holder_of(struct vg_agent_task *t, uint32_t card) {
     const struct vg_meter *m = t->meter;
     bool own = m->milli < 1000 && (m->own >> card & 1);
     return (struct vg_gpu_holder){.use = &m->file->use,
-                                  .milli = m->milli,
+                                  .milli = t->share.milli ? t->share.milli : m->milli,
                                   .sm = m->own_sm[card],
                                   .mem_bytes = own ? m->own_mem[card] : VG_NONE64};
 }
@@ -253,6 +253,8 @@ bool vg_meter_usage(const struct vg_agent_task *t, Vg__Pb__GpuUsage *ret) {
     ret->mem_peak_bytes = u->mem_peak_bytes;
     ret->has_energy_mj = u->energy_known;
     ret->energy_mj = u->energy_mj;
+    ret->power_mw = vg_gpu_use_power(u);
+    ret->has_power_mw = ret->power_mw != VG_NONE;
     ret->has_pcie_rx_bytes = ret->has_pcie_tx_bytes = u->pcie_known;
     ret->pcie_rx_bytes = u->pcie_rx_bytes;
     ret->pcie_tx_bytes = u->pcie_tx_bytes;

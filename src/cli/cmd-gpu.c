@@ -118,7 +118,7 @@ static void task_rows(struct vg_table *t, const Vg__Pb__GpuState *g) {
     for (size_t i = 0; i < g->n_holder; i++) {
         const Vg__Pb__GpuHolder *h = g->holder[i];
         const Vg__Pb__GpuUsage *u = h->usage;
-        char share[TEXT], sm[TEXT], mem[TEXT], energy[TEXT], by[160];
+        char share[TEXT], sm[TEXT], mem[TEXT], power[TEXT], energy[TEXT], by[160];
         Vg__Pb__GpuState one = VG__PB__GPU_STATE__INIT;
         if (!u)
             continue;
@@ -131,7 +131,7 @@ static void task_rows(struct vg_table *t, const Vg__Pb__GpuState *g) {
             number(u->has_sm_mean_milli, u->sm_mean_milli / 1000, " %", sm),
             NULL,
             size_of(u->has_mem_peak_bytes, u->mem_peak_bytes, mem),
-            NULL,
+            number(u->has_power_mw, u->power_mw / 1000, " W", power),
             NULL,
             u->has_energy_mj ? vg_gpu_energy_text(u->energy_mj, energy, sizeof(energy)) : NULL,
             vg_gpu_holders_text(&one, by, sizeof(by))};

@@ -61,6 +61,9 @@ json_t *vg_gpu_usage_json(const Vg__Pb__GpuUsage *u) {
     json_object_set_new(j, "mem_max_percent", NUMBER(u->has_mem_max_percent, u->mem_max_percent));
     json_object_set_new(j, "mem_peak_bytes", NUMBER(u->has_mem_peak_bytes, u->mem_peak_bytes));
     json_object_set_new(j, "energy_mj", NUMBER(u->has_energy_mj, u->energy_mj));
+    json_object_set_new(j, "power_mw", NUMBER(u->has_power_mw, u->power_mw));
+    json_object_set_new(j, "pcie_rx_bytes", NUMBER(u->has_pcie_rx_bytes, u->pcie_rx_bytes));
+    json_object_set_new(j, "pcie_tx_bytes", NUMBER(u->has_pcie_tx_bytes, u->pcie_tx_bytes));
     json_object_set_new(j, "sampled_usec", NUMBER(u->has_sampled_usec, u->sampled_usec));
     json_object_set_new(j, "idle_usec", NUMBER(u->has_idle_usec, u->idle_usec));
     json_object_set_new(j, "share_limit_bytes",

@@ -183,6 +183,13 @@ static const char *share_text(const Vg__Pb__GpuUsage *u, bool ended, char *out, 
     return out;
 }
 
+static char *bus_text(const Vg__Pb__GpuUsage *u, char *out, size_t n) {
+    char to[32], from[32];
+    snprintf(out, n, "%s to the GPU, %s from it", vg_format_size(u->pcie_rx_bytes, to, sizeof(to)),
+             vg_format_size(u->pcie_tx_bytes, from, sizeof(from)));
+    return out;
+}
+
 static void print_gpus(const Vg__Pb__TaskInfo *t) {
     const Vg__Pb__GpuUsage *u = t->gpu_usage;
     char b[128];
@@ -202,6 +209,8 @@ static void print_gpus(const Vg__Pb__TaskInfo *t) {
         line("gpu mem", vg_format_size(u->mem_peak_bytes, b, sizeof(b)));
     if (u->has_energy_mj)
         line("energy", vg_gpu_energy_text(u->energy_mj, b, sizeof(b)));
+    if (u->has_pcie_rx_bytes && u->has_pcie_tx_bytes)
+        line("gpu bus", bus_text(u, b, sizeof(b)));
     if (u->has_idle_usec && !t->ended_usec && u->idle_usec >= 60 * VG_USEC)
         line("gpu idle", vg_format_duration(u->idle_usec, b, sizeof(b)));
 }

@@ -41,7 +41,7 @@ static void attempt_stored(void *arg, int result) {
 
 /* What the driver does not tell stays unknown. */
 static struct vg_gpu_row gpu_row(const Vg__Pb__GpuUsage *u) {
-    struct vg_gpu_row r = {-1, -1, -1, -1, -1, -1, -1};
+    struct vg_gpu_row r = {-1, -1, -1, -1, -1, -1, -1, -1, -1};
     if (u && u->has_sm_mean_milli) {
         r.sm_milli = u->sm_mean_milli;
         r.sm_max = u->sm_max_percent;
@@ -55,6 +55,10 @@ static struct vg_gpu_row gpu_row(const Vg__Pb__GpuUsage *u) {
         r.mem_peak_bytes = (int64_t)u->mem_peak_bytes;
     if (u && u->has_energy_mj)
         r.energy_mj = (int64_t)u->energy_mj;
+    if (u && u->has_pcie_rx_bytes && u->has_pcie_tx_bytes) {
+        r.pcie_rx_bytes = (int64_t)u->pcie_rx_bytes;
+        r.pcie_tx_bytes = (int64_t)u->pcie_tx_bytes;
+    }
     return r;
 }
 
@@ -72,6 +76,9 @@ void vg_gpu_usage_from_row(const struct vg_gpu_row *row, Vg__Pb__GpuUsage *ret) 
     ret->energy_mj = (uint64_t)row->energy_mj;
     ret->has_sampled_usec = row->sampled_usec >= 0;
     ret->sampled_usec = (uint64_t)row->sampled_usec;
+    ret->has_pcie_rx_bytes = ret->has_pcie_tx_bytes = row->pcie_rx_bytes >= 0;
+    ret->pcie_rx_bytes = (uint64_t)row->pcie_rx_bytes;
+    ret->pcie_tx_bytes = (uint64_t)row->pcie_tx_bytes;
 }
 
 /* For those who look from outside. */

@@ -70,18 +70,19 @@ static int put(struct vg_buf *to, const struct family *f, const char *label, con
 static void gather_job(struct vg_control *c, const struct vg_job *j) {
     const struct vg_task *t = j->task;
     struct vg_nodelink *n = t->attempt.node ? vg_nodelink_get(c, t->attempt.node) : NULL;
+    struct vg_res held = vg_task_held(t);
     struct vg_used used = {0};
     if (!vg_task_is_group(t))
         c->metrics->tasks[t->state]++;
     for (uint32_t i = 0; n && n->gpu && i < VG_NODE_GPUS_MAX; i++)
         if (t->gpus >> i & 1)
-            n->gpu[i].held_milli += t->grant.gpus ? 1000 : t->grant.gpu_milli;
+            n->gpu[i].held_milli += held.gpus ? 1000 : held.gpu_milli;
     if (t->state != VG_TASK_RUNNING)
         return;
     struct vg_sum *sum = vg_counts_sum(&c->counts, vg_task_pool(t), t->team);
     uint64_t now = vg_wall_usec();
     used.gpu_milli_usec =
-        (t->grant.gpus * 1000ULL + t->grant.gpu_milli) * (now - VG_MIN(now, t->started_usec));
+        (held.gpus * 1000ULL + held.gpu_milli) * (now - VG_MIN(now, t->started_usec));
     used.energy_mj = j->gpu_use && j->gpu_use->has_energy_mj ? j->gpu_use->energy_mj : 0;
     if (sum)
         vg_used_add(&sum->now, &used);

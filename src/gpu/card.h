@@ -62,7 +62,7 @@ struct vg_card_sample {
    ms.
  */
 #define VG_ASK_SLOW 1u     /* what changes slowly: temperature, clocks, errors, processes */
-#define VG_ASK_COUNTERS 2u /* energy */
+#define VG_ASK_COUNTERS 2u /* energy, bytes over the bus */
 #define VG_ASK_USES 4u     /* what each process did since this was last asked */
 
 /* The driver said that something went wrong: NVIDIA's XID numbers. */

@@ -4,11 +4,15 @@
 #include "base/cleanup.h"
 #include "base/util.h"
 
+#define POWER_USEC (VG_USEC / 2) /* shorter, and the counter's own steps would show */
+
 void vg_gpu_use_init(struct vg_gpu_use *u, uint64_t cards, uint64_t now_usec) {
     *u = (struct vg_gpu_use){.cards = cards, .used_usec = now_usec};
-    for (size_t i = 0; i < VG_GPU_USE_CARDS; i++)
+    for (size_t i = 0; i < VG_GPU_USE_CARDS; i++) {
         u->card[i].at_usec = u->card[i].energy_mj = u->card[i].pcie_rx_bytes =
             u->card[i].pcie_tx_bytes = VG_NONE64;
+        u->card[i].power_mw = VG_NONE;
+    }
 }
 
 /* ------------------------------------------------------------------ one of several */
@@ -68,7 +72,10 @@ static void take_energy(struct vg_gpu_use *u, const struct vg_card_sample *s, ui
         return;
     u->energy_known = true;
     uint64_t idle_mj = idle_mw == VG_NONE ? 0 : VG_MIN(usec * idle_mw / VG_USEC, mj);
-    u->energy_mj += part_of(idle_mj, promise) + part_of(mj - idle_mj, use);
+    uint64_t own_mj = part_of(idle_mj, promise) + part_of(mj - idle_mj, use);
+    u->energy_mj += own_mj;
+    if (usec >= POWER_USEC && own_mj < UINT32_MAX)
+        u->card[s->index].power_mw = (uint32_t)VG_MIN(own_mj * VG_USEC / usec, VG_NONE - 1ULL);
 }
 
 static void take_bus(struct vg_gpu_use *u, const struct vg_card_sample *s, const struct part *use) {
@@ -105,13 +112,10 @@ static bool held_before(const struct vg_gpu_holder *h, const struct vg_card_samp
     return h->use->card[s->index].at_usec != VG_NONE64;
 }
 
-/* A counter that others hold a value of is not told this time: who begins now would not be known to
-   have begun behind it. */
+/* The counter that others hold a value of is not told this time: who begins now would not be known
+   to have begun behind it. */
 static bool has_gap(const struct vg_gpu_holder *h, const struct vg_card_sample *s) {
-    const struct vg_gpu_use *u = h->use;
-    return (s->energy_mj == VG_NONE64 && u->card[s->index].energy_mj != VG_NONE64) ||
-           (s->pcie_rx_bytes == VG_NONE64 && u->card[s->index].pcie_rx_bytes != VG_NONE64) ||
-           (s->pcie_tx_bytes == VG_NONE64 && u->card[s->index].pcie_tx_bytes != VG_NONE64);
+    return s->energy_mj == VG_NONE64 && h->use->card[s->index].energy_mj != VG_NONE64;
 }
 
 static void begin(struct vg_gpu_use *u, const struct vg_card_sample *s) {
@@ -183,4 +187,15 @@ uint32_t vg_gpu_use_sm_mean(const struct vg_gpu_use *u) {
 
 uint32_t vg_gpu_use_mem_mean(const struct vg_gpu_use *u) {
     return mean(u, u->mem_sum);
+}
+
+uint32_t vg_gpu_use_power(const struct vg_gpu_use *u) {
+    uint64_t sum = 0;
+    bool known = false;
+    for (size_t i = 0; i < VG_GPU_USE_CARDS; i++)
+        if (u->card[i].power_mw != VG_NONE) {
+            known = true;
+            sum += u->card[i].power_mw;
+        }
+    return known ? (uint32_t)VG_MIN(sum, VG_NONE - 1ULL) : VG_NONE;
 }

@@ -1,8 +1,8 @@
 #pragma once
 /* What one attempt used of its cards, from samples. Pure.
 
-   A card that several hold is divided among them between every two samples: its energy and the
-   bytes over its bus go to exactly one of them each, so that what they are told adds up to what
+   A card that several hold is divided among them between every two samples: each millijoule, and
+   each byte over its bus, goes to exactly one of them, so that what they are told adds up to what
    the card's own counters say. What the card draws even when nothing runs is divided by what each
    was promised, the rest by what the processes of each did. */
 #include "gpu/card.h"
@@ -26,6 +26,7 @@ struct vg_gpu_use {
         uint64_t at_usec;    /* of its last sample; VG_NONE64: none */
         uint64_t count_usec; /* of the last that told the counters ... */
         uint64_t energy_mj, pcie_rx_bytes, pcie_tx_bytes; /* ... which these are; VG_NONE64: none */
+        uint32_t power_mw; /* its part, between the last two; VG_NONE: not known yet */
         uint64_t mem_bytes;
     } card[VG_GPU_USE_CARDS];
 };
@@ -52,3 +53,5 @@ uint32_t vg_gpu_idle_power(uint32_t idle_mw, const struct vg_card_sample *before
 /* Means over the time that was sampled; VG_NONE: no sample told it. */
 uint32_t vg_gpu_use_sm_mean(const struct vg_gpu_use *u); /* thousandths of a percent */
 uint32_t vg_gpu_use_mem_mean(const struct vg_gpu_use *u);
+/* Between the last two samples that told the counters, over all cards; VG_NONE: not known yet. */
+uint32_t vg_gpu_use_power(const struct vg_gpu_use *u);

@@ -3,6 +3,7 @@
    into our memory is bounded by the sizes we pass. */
 #include "base/cleanup.h"
 #include "base/mem.h"
+#include "gpu/nvml-bus.h"
 #include "gpu/nvml-int.h"
 
 #include <dlfcn.h>
@@ -50,6 +51,7 @@ struct nvml {
     unsigned n;
     handle events; /* NULL: none are told */
     unsigned long long seen_use[VG_CARDS_MAX];
+    struct vg_nvml_bus bus;
     bool lost[VG_CARDS_MAX];
     char driver[32];
     int (*init)(void);
@@ -298,6 +300,14 @@ static void sample_slow(struct nvml *n, uint32_t i, struct vg_card_sample *s) {
     ask_processes(n, h, s);
 }
 
+static void ask_bus(struct nvml *n, uint32_t i, struct vg_card_sample *s) {
+    uint64_t rx, tx;
+    if (!vg_nvml_bus_read(&n->bus, i, n->card[i], s->at_usec, &rx, &tx))
+        return;
+    s->pcie_rx_bytes = rx;
+    s->pcie_tx_bytes = tx;
+}
+
 static int sample(void *state, uint32_t i, unsigned ask, struct vg_card_sample *ret) {
     struct nvml *n = state;
     handle h = n->card[i];
@@ -318,6 +328,8 @@ static int sample(void *state, uint32_t i, unsigned ask, struct vg_card_sample *
     ret->counted = ask & VG_ASK_COUNTERS;
     if (ret->counted && n->energy && n->energy(h, &energy) == NVML_OK)
         ret->energy_mj = energy;
+    if (ret->counted)
+        ask_bus(n, i, ret);
     ret->full = ask & VG_ASK_SLOW;
     if (ret->full)
         sample_slow(n, i, ret);
@@ -346,6 +358,7 @@ static void nvml_close(void *state) {
     struct nvml *n = state;
     if (n->events && n->event_free)
         n->event_free(n->events);
+    vg_nvml_bus_close(&n->bus);
     if (n->shutdown)
         n->shutdown();
     dlclose(n->lib);
@@ -390,6 +403,7 @@ int vg_nvml_open(const char *library, struct vg_card_source *ret, struct vg_err 
         return vg_err_set(err, VG_UNAVAILABLE, "cannot open NVIDIA's library: %s", dlerror());
     }
     find_symbols(n);
+    vg_nvml_bus_open(&n->bus, n->lib);
     int r = open_cards(n, library, err);
     if (r < 0) {
         nvml_close(n);

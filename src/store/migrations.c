@@ -110,6 +110,10 @@ const char *const vg_migrations[] = {
     /* A share may change while it is held: its sum over time. */
     "ALTER TABLE attempts ADD COLUMN gpu_held INTEGER NOT NULL DEFAULT 0;"
     "UPDATE attempts SET gpu_held=gpu_milli*(until_usec-from_usec);",
+
+    /* Bytes over the buses of its GPUs. NULL: nobody told. */
+    "ALTER TABLE attempts ADD COLUMN gpu_pcie_rx_bytes INTEGER;"
+    "ALTER TABLE attempts ADD COLUMN gpu_pcie_tx_bytes INTEGER;",
 };
 const size_t vg_n_migrations = VG_COUNT(vg_migrations);
 

@@ -133,7 +133,9 @@ static int row_attempt(void *ctx, sqlite3_stmt *q) {
                                          .mem_max = sqlite3_column_int64(q, 17),
                                          .mem_peak_bytes = sqlite3_column_int64(q, 18),
                                          .energy_mj = sqlite3_column_int64(q, 19),
-                                         .sampled_usec = sqlite3_column_int64(q, 20)},
+                                         .sampled_usec = sqlite3_column_int64(q, 20),
+                                         .pcie_rx_bytes = sqlite3_column_int64(q, 23),
+                                         .pcie_tx_bytes = sqlite3_column_int64(q, 24)},
                                  .wiped = store_text(q, 21),
                                  .gpu_held = store_u64(q, 22)};
     return c->cb(c->arg, &row);
@@ -150,7 +152,8 @@ int vg_store_load_attempts(struct vg_store *s, uint64_t task,
                           "coalesce(gpu_sm_milli,-1),coalesce(gpu_sm_max,-1),"
                           "coalesce(gpu_mem_milli,-1),coalesce(gpu_mem_max,-1),"
                           "coalesce(gpu_mem_peak_bytes,-1),coalesce(gpu_mj,-1),"
-                          "coalesce(gpu_sampled_usec,-1),wiped,gpu_held "
+                          "coalesce(gpu_sampled_usec,-1),wiped,gpu_held,"
+                          "coalesce(gpu_pcie_rx_bytes,-1),coalesce(gpu_pcie_tx_bytes,-1) "
                           "FROM attempts WHERE task=? "
                           "ORDER BY attempt",
                           &q);

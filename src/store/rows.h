@@ -120,6 +120,7 @@ struct vg_attempt_row {
         int64_t mem_milli, mem_max;
         int64_t mem_peak_bytes, energy_mj;
         int64_t sampled_usec; /* GPU time that the means are of */
+        int64_t pcie_rx_bytes, pcie_tx_bytes;
     } gpu;
     const char *wiped; /* lines: what was cleared away after it; "" or NULL: nothing is known */
 };

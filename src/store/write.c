@@ -276,6 +276,8 @@ int vg_store_put_attempt(struct vg_store *s, const struct vg_attempt_row *row,
     add_int(&v, row->gpu.sampled_usec);
     add_text(&v, row->wiped);
     ADD_U64(row->gpu_held);
+    add_int(&v, row->gpu.pcie_rx_bytes);
+    add_int(&v, row->gpu.pcie_tx_bytes);
     return queue(s, STMT_ATTEMPT_PUT, sync, &v, cb, arg);
 }
 

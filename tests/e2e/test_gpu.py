@@ -97,11 +97,18 @@ def test_top_shows_what_the_cards_do_and_for_whom(cloud, cards):
 
 
 def test_an_attempt_is_measured_from_its_start_to_its_end(cloud, cards):
-    cards.say(0, sm=80, mem=4 << 30, power=200000)
-    cards.say(1, sm=80, mem=4 << 30, power=200000)
+    def bus(rx, tx):
+        for index in (0, 1):
+            cards.say(index, sm=80, mem=4 << 30, power=200000, rx=rx, tx=tx)
+    bus(1 << 30, 5)
     task = batch(cloud, "--gpus", "2", "sleep", "2")
+    cloud.wait_state(task, "running")
+    wait_for("its first sample", lambda: (u := cloud.task(task)["gpu_usage"]) and u["sampled_usec"])
+    bus(3 << 30, 6)
     t = cloud.wait_state(task, "succeeded")
     u = t["gpu_usage"]
+    assert (u["pcie_rx_bytes"], u["pcie_tx_bytes"]) == (4 << 30, 2)
+    assert t["cpu_usec"] > 0 and t["mem_peak_bytes"] > 0
     assert u["sm_mean_milli"] == 80000 and u["sm_max_percent"] == 80 and u["mem_mean_milli"] == 40000
     assert u["mem_peak_bytes"] == 8 << 30, "of both cards together"
     # Two cards of 200 W, looked at when it began and when it ended, not only by the second's tick.
@@ -109,11 +116,12 @@ def test_an_attempt_is_measured_from_its_start_to_its_end(cloud, cards):
     assert abs(u["energy_mj"] - u["sampled_usec"] * 0.2) < 10, u
     db = sqlite3.connect(f"file:{cloud.home}/control/state.db?mode=ro", uri=True)
     row = wait_for("the ledger's row", lambda: db.execute(
-        "SELECT gpu_milli, gpu_sm_milli, gpu_sm_max, gpu_mem_peak_bytes, gpu_mj, gpu_sampled_usec, cpu_usec > 0 FROM attempts WHERE task=?",
+        "SELECT gpu_milli, gpu_sm_milli, gpu_sm_max, gpu_mem_peak_bytes, gpu_mj, gpu_sampled_usec, gpu_pcie_rx_bytes, gpu_pcie_tx_bytes, "
+        "cpu_usec, mem_peak_bytes FROM attempts WHERE task=?",
         (task,)).fetchone())
-    assert row == (2000, 80000, 80, 8 << 30, u["energy_mj"], u["sampled_usec"], 1)
+    assert row == (2000, 80000, 80, 8 << 30, u["energy_mj"], u["sampled_usec"], 4 << 30, 2, t["cpu_usec"], t["mem_peak_bytes"])
     shown = cloud.out("virga", "task", "get", task)
-    assert "80.0 % of the time" in shown and "8 GiB" in shown and "energy" in shown
+    assert "80.0 % of the time" in shown and "8 GiB" in shown and "energy" in shown and "4 GiB to the GPU" in shown
 
 
 def test_a_task_without_a_gpu_is_not_measured(cloud, cards):

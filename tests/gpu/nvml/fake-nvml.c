@@ -12,6 +12,7 @@ enum { OK = 0, NOT_SUPPORTED = 3, TOO_SMALL = 7, TIMEOUT = 10, LOST = 15 };
 struct card {
     unsigned long long sm, mem_busy, used, energy, power, ecc, lost, xid, mig, procs, mps, level,
         links, direct; /* links: so many are up, of which `direct` lead to the other card */
+    unsigned long long no_gpm, rx, tx; /* MiB/s */
 };
 static struct card cards[CARDS];
 
@@ -28,7 +29,9 @@ void fake_nvml_set(unsigned card, const char *what, unsigned long long v) {
                {"lost", &c->lost},     {"xid", &c->xid},
                {"mig", &c->mig},       {"procs", &c->procs},
                {"level", &c->level},   {"links", &c->links},
-               {"direct", &c->direct}, {"mps", &c->mps}};
+               {"direct", &c->direct}, {"mps", &c->mps},
+               {"no_gpm", &c->no_gpm}, {"rx", &c->rx},
+               {"tx", &c->tx}};
     for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         if (!strcmp(all[i].name, what)) {
             *all[i].at = v;
@@ -263,6 +266,70 @@ int nvmlDeviceGetProcessUtilization(void *h, struct process_use *u, unsigned *n,
         return 6; /* nothing newer */
     *n = 1;
     u[0] = (struct process_use){.pid = 101, .stamp = 5000, .sm = 77};
+    return OK;
+}
+/* A sample is its card and when it was taken; rates are what the test says, from then on. */
+struct gpm_sample {
+    const struct card *card;
+    unsigned long long taken;
+};
+struct gpm_support {
+    unsigned version, supported;
+};
+struct gpm_metric {
+    unsigned id;
+    int result;
+    double value;
+    char *names[3];
+};
+struct gpm_get {
+    unsigned version, n;
+    struct gpm_sample *from, *to;
+    struct gpm_metric metric[];
+};
+static unsigned long long samples_taken;
+static int samples_open;
+
+API int fake_nvml_samples_open(void);
+API int nvmlGpmQueryDeviceSupport(void *h, struct gpm_support *s);
+API int nvmlGpmSampleAlloc(struct gpm_sample **s);
+API int nvmlGpmSampleFree(struct gpm_sample *s);
+API int nvmlGpmSampleGet(void *h, struct gpm_sample *s);
+API int nvmlGpmMetricsGet(struct gpm_get *g);
+
+int fake_nvml_samples_open(void) {
+    return samples_open;
+}
+int nvmlGpmQueryDeviceSupport(void *h, struct gpm_support *s) {
+    if (s->version != 1)
+        abort();
+    s->supported = !cards[index_of(h)].no_gpm;
+    return OK;
+}
+int nvmlGpmSampleAlloc(struct gpm_sample **s) {
+    *s = calloc(1, sizeof(**s));
+    samples_open++;
+    return *s ? OK : NOT_SUPPORTED;
+}
+int nvmlGpmSampleFree(struct gpm_sample *s) {
+    samples_open--;
+    free(s);
+    return OK;
+}
+int nvmlGpmSampleGet(void *h, struct gpm_sample *s) {
+    *s = (struct gpm_sample){&cards[index_of(h)], ++samples_taken};
+    return OK;
+}
+int nvmlGpmMetricsGet(struct gpm_get *g) {
+    if (g->version != 1 || g->from->card != g->to->card || g->from->taken >= g->to->taken)
+        abort();
+    for (unsigned i = 0; i < g->n; i++) {
+        if (g->metric[i].id != 20 && g->metric[i].id != 21)
+            abort();
+        unsigned long long v = g->metric[i].id == 21 ? g->from->card->rx : g->from->card->tx;
+        g->metric[i].value = v == 999 ? -1.0 : (double)v; /* 999: nonsense */
+        g->metric[i].result = OK;
+    }
     return OK;
 }
 int nvmlEventSetCreate(void **set) {

@@ -97,6 +97,7 @@ Test(gpu_use, means_are_by_time_and_energy_by_the_counter) {
     struct vg_gpu_use u;
     vg_gpu_use_init(&u, 1, 0);
     cr_assert_eq(vg_gpu_use_sm_mean(&u), VG_NONE);
+    cr_assert_eq(vg_gpu_use_power(&u), VG_NONE);
     take(&u, used(0, 10, 99, 100, 5000)); /* the time before it was not ours */
     take(&u, used(0, 11, 50, 300, 6000));
     take(&u, used(0, 14, 10, 200, 9000));
@@ -143,6 +144,7 @@ Test(gpu_use, sharers_pay_by_use_and_for_idle_power_by_promise) {
     s = used(0, 3, 80, 5000, 2000);
     vg_gpu_use_take(h, 2, &s, 400); /* of the 1000 mJ of this second 400 would have been drawn */
     cr_assert_eq(u[0].energy_mj, 750u + 120 + 450);
+    cr_assert_eq(vg_gpu_use_power(&u[0]), 570u, "in the last second");
     cr_assert_eq(u[1].energy_mj, 250u + 280 + 150);
     h[0].sm = h[1].sm = 0;
     s = used(0, 4, 10, 5000, 3000);

@@ -6,6 +6,7 @@
 #include <criterion/criterion.h>
 #include <dlfcn.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef void set_fn(unsigned card, const char *what, unsigned long long v);
 
@@ -148,6 +149,42 @@ Test(nvml, the_energy_counter_is_asked_only_where_it_is_wanted) {
     cr_assert_eq(src.sample(src.state, 0, VG_ASK_COUNTERS, &s), 0);
     cr_assert(s.counted && s.energy_mj == 1000);
     close_library();
+}
+
+/* Rates between samples, in MiB/s, are added up to bytes; what is not told for once is told later.
+ */
+Test(nvml, bytes_over_the_bus_are_rates_times_time) {
+    struct vg_card_sample a, b;
+    open_library(FAKE_NVML);
+    set(0, "rx", 1000);
+    set(0, "tx", 10);
+    cr_assert_eq(src.sample(src.state, 0, 0, &a), 0);
+    cr_assert_eq(a.pcie_rx_bytes, VG_NONE64, "not asked for");
+    cr_assert_eq(src.sample(src.state, 0, VG_ASK_COUNTERS, &a), 0);
+    cr_assert_eq(a.pcie_rx_bytes, 0u, "it begins");
+    usleep(2000);
+    cr_assert_eq(src.sample(src.state, 0, VG_ASK_COUNTERS, &b), 0);
+    double sec = (double)(b.at_usec - a.at_usec) / 1e6;
+    cr_assert_float_eq((double)b.pcie_rx_bytes, 1000 * 1048576.0 * sec, 2);
+    cr_assert_float_eq((double)b.pcie_tx_bytes, 10 * 1048576.0 * sec, 2);
+    set(0, "rx", 999);
+    a = b;
+    usleep(2000);
+    cr_assert_eq(src.sample(src.state, 0, VG_ASK_COUNTERS, &b), 0);
+    cr_assert_eq(b.pcie_rx_bytes, a.pcie_rx_bytes, "nonsense is not added");
+    set(0, "rx", 2000);
+    usleep(2000);
+    cr_assert_eq(src.sample(src.state, 0, VG_ASK_COUNTERS, &b), 0);
+    sec = (double)(b.at_usec - a.at_usec) / 1e6;
+    cr_assert_float_eq((double)(b.pcie_rx_bytes - a.pcie_rx_bytes), 2000 * 1048576.0 * sec, 2);
+    set(1, "no_gpm", 1);
+    cr_assert_eq(src.sample(src.state, 1, VG_ASK_COUNTERS, &b), 0);
+    cr_assert_eq(b.pcie_rx_bytes, VG_NONE64, "a card that has no such thing");
+    int (*open)(void);
+    *(void **)&open = dlsym(dlopen(FAKE_NVML, RTLD_NOW | RTLD_NOLOAD), "fake_nvml_samples_open");
+    cr_assert_eq(open(), 2);
+    close_library();
+    cr_assert_eq(open(), 0, "given back");
 }
 
 Test(nvml, more_processes_than_room_keep_the_largest) {

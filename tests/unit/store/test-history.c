@@ -40,7 +40,9 @@ static void put(uint64_t task, uint32_t attempt, uint64_t from, uint64_t until, 
                                        .mem_max = -1,
                                        .mem_peak_bytes = -1,
                                        .energy_mj = (int64_t)until * 10,
-                                       .sampled_usec = 5},
+                                       .sampled_usec = 5,
+                                       .pcie_rx_bytes = 1LL << 40,
+                                       .pcie_tx_bytes = -1},
                                .wiped = "processes: 2\nfiles: 1\n"};
     cr_assert_eq(vg_store_put_attempt(s, &a, VG_STORE_LAZY, NULL, NULL), 0);
 }
@@ -114,6 +116,8 @@ Test(history, what_was_used_of_gpus_is_kept_and_what_nobody_told_is_null) {
     cr_assert_eq(gpu.mem_peak_bytes, -1);
     cr_assert_eq(gpu.energy_mj, 1600, "as it was told last");
     cr_assert_eq(gpu.sampled_usec, 5);
+    cr_assert_eq(gpu.pcie_rx_bytes, 1LL << 40);
+    cr_assert_eq(gpu.pcie_tx_bytes, -1);
     cr_assert_eq(ask("SELECT gpu_mem_milli IS NULL AND gpu_mj=1600 AND cpu_usec=60 FROM attempts"),
                  1);
 }
