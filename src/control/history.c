@@ -83,7 +83,7 @@ void vg_gpu_usage_from_row(const struct vg_gpu_row *row, Vg__Pb__GpuUsage *ret) 
 
 /* For those who look from outside. */
 static void count(struct vg_control *c, const struct vg_attempt_row *row, enum vg_eng_end how) {
-    struct vg_used used = {.gpu_milli_usec = row->gpu_milli * (row->until_usec - row->from_usec),
+    struct vg_used used = {.gpu_milli_usec = row->gpu_held,
                            .cpu_usec = row->cpu_usec,
                            .energy_mj = row->gpu.energy_mj > 0 ? (uint64_t)row->gpu.energy_mj : 0};
     struct vg_sum *sum = c->metrics ? vg_counts_sum(&c->counts, row->pool, row->team) : NULL;

@@ -80,9 +80,7 @@ static void gather_job(struct vg_control *c, const struct vg_job *j) {
     if (t->state != VG_TASK_RUNNING)
         return;
     struct vg_sum *sum = vg_counts_sum(&c->counts, vg_task_pool(t), t->team);
-    uint64_t now = vg_wall_usec();
-    used.gpu_milli_usec =
-        (held.gpus * 1000ULL + held.gpu_milli) * (now - VG_MIN(now, t->started_usec));
+    used.gpu_milli_usec = vg_task_gpu_held(t, vg_wall_usec());
     used.energy_mj = j->gpu_use && j->gpu_use->has_energy_mj ? j->gpu_use->energy_mj : 0;
     if (sum)
         vg_used_add(&sum->now, &used);
