@@ -234,9 +234,6 @@ Test(policy, each_mistake_has_its_sentence) {
          "2.5 or 0.000125"},
         {"pools: [{name: a, price: {gpu_hour: 1000001}}]",
          "c.yaml:1: 'gpu_hour' is 1000001, but must be between 0 and 1000000"},
-        {"pools: [{name: a, shape: {gpus: 0.5}}]",
-         "c.yaml:1: pool 'a': shares of a GPU need class 'shared', which is not offered yet; give "
-         "whole GPUs"},
         {"pools: [{name: a, shape: {gpus: 1.5}}]",
          "c.yaml:1: 'gpus' is '1.5', but must be a whole number, or a share of one GPU like 0.25"},
         {"maintenance: [{name: w, duration: 1h}]",
