@@ -249,8 +249,9 @@ bool vg_meter_usage(const struct vg_agent_task *t, Vg__Pb__GpuUsage *ret) {
     ret->sm_max_percent = u->sm_max;
     ret->mem_mean_milli = mem;
     ret->mem_max_percent = u->mem_max;
-    ret->has_mem_peak_bytes = u->begin_usec != 0;
-    ret->mem_peak_bytes = u->mem_peak_bytes;
+    ret->has_mem_peak_bytes = u->begin_usec != 0 || t->share.use.peak_bytes;
+    ret->mem_peak_bytes =
+        VG_MAX(u->mem_peak_bytes, t->share.use.peak_bytes); /* exact, of a share */
     ret->has_energy_mj = u->energy_known;
     ret->energy_mj = u->energy_mj;
     ret->power_mw = vg_gpu_use_power(u);

@@ -169,7 +169,7 @@ static void print_batch(const Vg__Pb__TaskInfo *t) {
         line("ends about", vg_soon(t->expected_end_usec, b, sizeof(b)));
 }
 
-/* "2.1G of 8G, at most 3.5G; 4 requests refused" */
+/* "2.1 GiB of 8 GiB, at most 3.5 GiB; 4 requests refused" */
 static const char *share_text(const Vg__Pb__GpuUsage *u, bool ended, char *out, size_t n) {
     char used[32], limit[32], most[32];
     vg_format_size(u->share_used_bytes, used, sizeof(used));
