@@ -13,6 +13,7 @@
 
    Memory is not MPS's to hold: the task's warden does (gpu/warden.h), for all its processes. */
 #include "agent/agent-int.h"
+#include "agent/agent-mps-run.h"
 #include "agent/agent-mps-words.h"
 
 #include "base/cleanup.h"
@@ -20,7 +21,6 @@
 #include "base/mem.h"
 #include "base/util.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -31,7 +31,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define PROGRAM "nvidia-cuda-mps-control"
 #define LOOK_MS 20                 /* between looks */
 #define BEGIN_USEC (15 * VG_USEC)  /* in which its socket must be there */
 #define ANSWER_USEC (10 * VG_USEC) /* in which it must have answered */
@@ -159,89 +158,6 @@ static void end_tasks(struct vg_mps *m, const char *why) {
     }
 }
 
-/* ------------------------------------------------------------------ the program and its files */
-
-static char *path_of(const struct vg_mps *m, const char *name) {
-    return vg_fmt("%s/mps/%u/%s", m->agent->node_dir, m->card, name);
-}
-
-/* What an earlier daemon left would be taken for this one's. */
-static int make_folders(const struct vg_mps *m) {
-    vg_auto_free char *pipe_dir = path_of(m, "pipe"), *log_dir = path_of(m, "log");
-    if (!pipe_dir || !log_dir)
-        return -ENOMEM;
-    int r = vg_mkdir_p(pipe_dir, 0755);
-    if (r >= 0)
-        r = vg_mkdir_p(log_dir, 0755);
-    DIR *d = r < 0 ? NULL : opendir(pipe_dir);
-    for (struct dirent *e; d && (e = readdir(d));)
-        if (e->d_name[0] != '.')
-            unlinkat(dirfd(d), e->d_name, 0);
-    if (d)
-        closedir(d);
-    return r;
-}
-
-/* A file of the driver's; `n` counts the end of the name where it must be that and no longer. */
-static const char *driver_file(const struct vg_agent *a, const char *name, size_t n) {
-    for (size_t i = 0; i < a->driver.n; i++) {
-        const char *base = strrchr(a->driver.path[i], '/');
-        if (base && strncmp(base + 1, name, n) == 0)
-            return a->driver.path[i];
-    }
-    return NULL;
-}
-
-/* Beside the driver's libraries, else where a shell would find it. */
-static char *find_program(const struct vg_agent *a) {
-    const char *known = driver_file(a, PROGRAM, sizeof(PROGRAM));
-    if (known)
-        return vg_strdup(known);
-    for (const char *p = getenv("PATH"); p && *p;) {
-        int n = (int)strcspn(p, ":");
-        char *path = n ? vg_fmt("%.*s/" PROGRAM, n, p) : NULL;
-        if (path && access(path, X_OK) == 0)
-            return path;
-        free(path);
-        p += n + (p[n] == ':');
-    }
-    return NULL;
-}
-
-/* NAME=folder of `file`:what the agent itself has. */
-static char *path_list(const char *name, const char *file) {
-    const char *own = getenv(name);
-    int n = file ? (int)(strrchr(file, '/') - file) : 0;
-    return vg_fmt("%s=%.*s%s%s", name, n, file ? file : "", n && own ? ":" : "", own ? own : "");
-}
-
-/* Starts the program: the daemon, or one that brings it a command. */
-static int run(const struct vg_mps *m, const char *const *argv, const int fds[3], bool session,
-               pid_t *ret) {
-    const struct vg_agent *a = m->agent;
-    char card[128] = "";
-    vg_auto_free char *program = find_program(a);
-    vg_auto_free char *pipe_dir = path_of(m, "pipe"), *log_dir = path_of(m, "log");
-    if (!program)
-        return -ENOENT;
-    if (!pipe_dir || !log_dir || vg_gpu_visible(&a->gpus, &m->card, 1, card, sizeof(card)) < 0)
-        return -ENOMEM;
-    char *env[] = {path_list("PATH", program), /* the server is beside it */
-                   path_list("LD_LIBRARY_PATH", driver_file(a, "libcuda.so.", 11)),
-                   vg_fmt("CUDA_VISIBLE_DEVICES=%s", card),
-                   vg_fmt("CUDA_MPS_PIPE_DIRECTORY=%s", pipe_dir),
-                   vg_fmt("CUDA_MPS_LOG_DIRECTORY=%s", log_dir),
-                   NULL};
-    int r = 0;
-    for (size_t i = 0; i + 1 < VG_COUNT(env); i++)
-        r = env[i] ? r : -ENOMEM;
-    if (r >= 0)
-        r = vg_agent_run(program, argv, env, fds, session, ret);
-    for (size_t i = 0; i + 1 < VG_COUNT(env); i++)
-        free(env[i]);
-    return r;
-}
-
 /* ------------------------------------------------------------------ commands */
 
 static void on_reply(uv_poll_t *poll, int status, int events) {
@@ -264,7 +180,7 @@ static void on_reply(uv_poll_t *poll, int status, int events) {
 }
 
 static int ask(struct vg_mps *m, enum mps_command what, const char *words) {
-    static const char *const argv[] = {PROGRAM, NULL};
+    static const char *const argv[] = {VG_MPS_PROGRAM, NULL};
     int out[2];
     vg_auto_fd int in = memfd_create("words", MFD_CLOEXEC);
     vg_auto_fd int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
@@ -275,7 +191,7 @@ static int ask(struct vg_mps *m, enum mps_command what, const char *words) {
         r = -errno;
     const int fds[3] = {in, out[1], null};
     if (r >= 0)
-        r = run(m, argv, fds, false, &m->asker);
+        r = vg_mps_run(m->agent, m->card, argv, fds, false, &m->asker);
     close(out[1]);
     if (r < 0) {
         close(out[0]);
@@ -363,17 +279,17 @@ static int watch(struct vg_mps *m, pid_t pid) {
 }
 
 static int begin(struct vg_mps *m) {
-    static const char *const argv[] = {PROGRAM, "-f", "-multiuser-server", NULL};
+    static const char *const argv[] = {VG_MPS_PROGRAM, "-f", "-multiuser-server", NULL};
     pid_t pid = 0;
-    int r = make_folders(m);
-    vg_auto_free char *path = path_of(m, "log/daemon.log");
+    int r = vg_mps_make_folders(m->agent, m->card);
+    vg_auto_free char *path = vg_mps_path(m->agent, m->card, "log/daemon.log");
     vg_auto_fd int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
     vg_auto_fd int log = open(path ? path : "", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     if (r >= 0 && (null < 0 || log < 0))
         r = -errno;
     const int fds[3] = {null, log, log};
     if (r >= 0)
-        r = run(m, argv, fds, true, &pid);
+        r = vg_mps_run(m->agent, m->card, argv, fds, true, &pid);
     if (r >= 0 && (r = watch(m, pid)) < 0)
         kill_whole(pid);
     return r;
@@ -381,7 +297,7 @@ static int begin(struct vg_mps *m) {
 
 static bool has_socket(const struct vg_mps *m) {
     struct stat st;
-    vg_auto_free char *path = path_of(m, "pipe/control");
+    vg_auto_free char *path = vg_mps_path(m->agent, m->card, "pipe/control");
     return path && stat(path, &st) == 0 && S_ISSOCK(st.st_mode);
 }
 
@@ -401,7 +317,7 @@ static void set_timer(struct vg_mps *m) {
 /* Now and then: are its servers well, and is its log not too long? */
 static void check(struct vg_mps *m) {
     struct stat st;
-    vg_auto_free char *path = path_of(m, "log/daemon.log");
+    vg_auto_free char *path = vg_mps_path(m->agent, m->card, "log/daemon.log");
     if (path && stat(path, &st) == 0 && st.st_size > LOG_MAX && truncate(path, 0) < 0)
         vg_warn("gpu=%u the log of its MPS cannot be cut: errno=%d", m->card, errno);
     m->check_usec = vg_now_usec() + CHECK_USEC;
@@ -437,7 +353,7 @@ static void step_off(struct vg_mps *m) {
         return;
     int r = begin(m);
     if (r == -ENOENT) {
-        end_tasks(m, "is not there: the node has no " PROGRAM
+        end_tasks(m, "is not there: the node has no " VG_MPS_PROGRAM
                      " (it comes with the driver; name its folder in node.libraries)");
     } else if (r < 0) {
         end_tasks(m, "cannot be started");
@@ -511,23 +427,6 @@ void vg_mps_changed(struct vg_agent *a, uint32_t card) {
         step(a->mps[card]);
 }
 
-/* The daemon that an earlier agent started, if that is what has this number now. */
-static pid_t find_daemon(const struct vg_mps *m) {
-    vg_auto_free char *path = path_of(m, "pipe/" PROGRAM ".pid"), *text = NULL, *line = NULL;
-    char proc[64];
-    size_t n;
-    uint64_t pid;
-    if (!path || vg_read_file(path, 32, &text, &n) < 0)
-        return 0;
-    text[strcspn(text, " \n")] = 0;
-    if (vg_parse_u64(text, &pid) < 0 || pid < 2 || pid > INT32_MAX)
-        return 0;
-    snprintf(proc, sizeof(proc), "/proc/%llu/cmdline", (unsigned long long)pid);
-    if (vg_read_file(proc, 4096, &line, &n) < 0 || !memmem(line, n, PROGRAM, strlen(PROGRAM)))
-        return 0;
-    return (pid_t)pid;
-}
-
 void vg_mps_adopt(struct vg_agent *a) {
     vg_auto_free char *dir = vg_agent_path(a, "mps");
     struct stat st;
@@ -535,7 +434,7 @@ void vg_mps_adopt(struct vg_agent *a) {
         return; /* this node never had one */
     for (uint32_t card = 0; card < a->gpus.n; card++) {
         struct vg_mps *m = of_card(a, card);
-        pid_t pid = m ? find_daemon(m) : 0;
+        pid_t pid = m ? vg_mps_find_daemon(a, card) : 0;
         if (!m || m->state != MPS_OFF)
             continue;
         if (pid && watch(m, pid) >= 0) {
