@@ -53,7 +53,8 @@ void vg_near_choose(const struct vg_agent *a, Vg__Pb__Start *start, struct vg_cp
     uint64_t milli = start->grant ? start->grant->cpu_milli : 0;
     struct vg_numa machine;
     struct vg_cpus own;
-    if (!nodes || !milli || !own_cpus(&own)) /* without a number of CPUs it may use all of them */
+    /* Without a number of CPUs it may use all of them, and so may who has the whole node. */
+    if (!nodes || !milli || vg_start_is_bare(start) || !own_cpus(&own))
         return;
     vg_numa_find(a->gpus.root, &own, &machine);
     if (!vg_numa_suits(&machine, nodes, taken(a, nodes) + milli, room))

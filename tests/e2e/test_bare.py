@@ -1,11 +1,13 @@
 """Pools of class bare-metal: a task gets a whole node and everything it has, and the node is wiped and says so before it
 takes anything else. On simulated cards; what is private to a task by its namespaces is real."""
 import os
+import shutil
 import signal
 import sqlite3
 
 import pytest
-from virga import Cloud, pids, read_bytes, wait_for
+from hosts import FAR_CONFIG, FarNode, far_world
+from virga import Cloud, descendants_of, pids, read_bytes, status_field, wait_for
 
 CONFIG = """
 lease: 20s
@@ -30,6 +32,8 @@ def cloud():
     cloud = Cloud(CONFIG)
     cloud.up("--gpus", "fake:2")
     yield cloud
+    assert cloud.down().returncode == 0
+    assert not cloud.leftovers()
     cloud.remove()
 
 
@@ -58,6 +62,10 @@ def ended(cloud, task):
 
 def running(text):
     return [p for p in pids() if text.encode() in read_bytes(f"/proc/{p}/cmdline")]
+
+
+def running_below(pid, text):
+    return set(running(text)) & set(descendants_of(pid))
 
 
 def wipers(cloud):
@@ -133,7 +141,7 @@ def test_a_wipe_that_fails_keeps_the_node_out_until_one_succeeds(cloud, cards):
     wait_for("another agent", lambda: wipers(cloud) or node(cloud)["state"] == "unfit")
     assert cloud.task(small)["state"] == "queued"
     (cards / "0.clear").unlink()
-    assert ended(cloud, small)["status"] == 0
+    assert (e := ended(cloud, small))["status"] == 0, e
     assert node(cloud)["state"] == "ready"
 
 
@@ -145,16 +153,16 @@ def test_an_agent_that_is_killed_in_the_middle_of_a_wipe(cloud, cards):
     assert cloud.task(task)["state"] == "running", "its end is told when the node is wiped"
     agent, old = cloud.pid("agent"), wipers(cloud)
     os.kill(agent, signal.SIGKILL)
-    wait_for("another wipe", lambda: wipers(cloud) and not set(wipers(cloud)) & set(old))
+    wait_for("another wipe", lambda: set(wipers(cloud)) - set(old))
     assert cloud.task(small)["state"] == "queued"
-    (cards / "0.clear").unlink()
-    for pid in wipers(cloud):  # the slow one: a wipe that did not come to its end is tried again
+    for pid in wipers(cloud):  # a wipe that did not come to its end is tried again
         os.kill(pid, signal.SIGKILL)
+    (cards / "0.clear").unlink()
     t = ended(cloud, task)
     assert t["status"] == 3
     assert "processes: 2 left behind, killed" in t["wiped"], t["wiped"]
     assert "not done: the wipe: it did not come to its end" in t["wiped"], t["wiped"]
-    assert ended(cloud, small)["status"] == 0
+    assert (e := ended(cloud, small))["status"] == 0, e
 
 
 def test_what_was_wiped_outlives_virgad_and_is_audited(cloud, cards):
@@ -164,6 +172,59 @@ def test_what_was_wiped_outlives_virgad_and_is_audited(cloud, cards):
     assert again["wiped"] == t["wiped"] and t["wiped"]
     db = sqlite3.connect(f"file:{cloud.home}/control/state.db?mode=ro", uri=True)
     assert db.execute("SELECT count(*) FROM audit WHERE what LIKE ?", (f"task {t['id']}%processes%",)).fetchone()[0] == 1
+
+
+def test_it_is_alone_also_after_virgad_was_killed(cloud, cards):
+    task = bare(cloud, "--cpus", "1", "sleep", "1000")
+    cloud.wait_state(task, "running")
+    old = cloud.pid("virgad")
+    os.kill(old, signal.SIGKILL)
+    wait_for("virgad", lambda: cloud.pid("virgad") != old and cloud.virga("status").returncode == 0)
+    small = cloud.out("vbatch", "echo", "small")
+    wait_for("the node's report", lambda: node(cloud)["tasks"] == 1)
+    assert cloud.task(small)["state"] == "queued"
+    assert node(cloud)["used"]["gpus"] == 2 and cloud.task(task)["want"]["gpus"] == 2
+    cloud.virga("task", "cancel", task, check=0)
+    assert (e := ended(cloud, small))["status"] == 0, e
+    assert cloud.task(task)["wiped"]
+
+
+def test_a_keeper_that_is_killed_leaves_nothing_either(cloud, cards):
+    task = bare(cloud, "sh", "-c", LEAVE + "sleep 1000")
+    cloud.wait_state(task, "running")
+    wait_for("its processes", lambda: running("sleep\0004322"))
+    keeper = next(p for p in pids() if status_field(p, "Name") == "virga-keeper" and running_below(p, "sleep\0004321"))
+    os.kill(keeper, signal.SIGKILL)
+    wait_for("the next attempt", lambda: cloud.task(task)["attempt"] == 2 and cloud.task(task)["state"] == "running")
+    wait_for("only its own processes", lambda: len(running("sleep\0004322")) == 1)
+    cloud.virga("task", "cancel", task, check=0)
+    cloud.wait_state(task, "cancelled")
+    db = sqlite3.connect(f"file:{cloud.home}/control/state.db?mode=ro", uri=True)
+    rows = wait_for("the ledger", lambda: (r := db.execute("SELECT how,wiped FROM attempts WHERE task=? ORDER BY attempt",
+                                                           (task,)).fetchall()) and len(r) == 2 and r)
+    assert rows[0][0] == "lost" and all("GPU 0" in wiped for _how, wiped in rows), rows
+
+
+class NodeWithCards(FarNode):
+    shared = ["--gpus", "fake:2"]
+
+
+@pytest.mark.skipif(not shutil.which("ip") or not shutil.which("nsenter") or not os.path.exists("/dev/fuse"),
+                    reason="ip, nsenter (tools/bootstrap test) and FUSE are needed")
+def test_with_the_files_of_another_machine():
+    network = far_world(config=FAR_CONFIG + "pools: [{name: default}, {name: metal, class: bare-metal}]\n", kind=NodeWithCards)
+    try:
+        (network.laptop.work / "mine").write_text("of the laptop\n")
+        done = network.laptop.vrun("-P", "metal", "sh", "-c", f"cat mine; cp mine back; {LEAVE} ls -d /dev/fuse; sleep 0.2")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(b"of the laptop\n/dev/fuse"), done.stdout
+        assert (network.laptop.work / "back").read_text() == "of the laptop\n"
+        t = wait_for("its end", lambda: (t := network.laptop.json("task", "list", "-a")[0])["state"] in ("succeeded", "failed") and t)
+        assert "processes: 2 left behind, killed" in network.laptop.task(t["id"])["wiped"]
+        assert network.laptop.vrun("-P", "metal", "test", "!", "-e", f"/tmp/{MARK}").returncode == 0
+    finally:
+        network.control.virga("down")
+        network.close()
 
 
 @pytest.mark.parametrize("argv,words", [

@@ -20,6 +20,9 @@ pools:
   - name: default
     shared: [/var/tmp]
     shape: {cpus: %s, mem: 64M}
+  - name: metal
+    class: bare-metal
+    shared: [/var/tmp]
 default_pool: default
 """
 
@@ -139,3 +142,22 @@ def test_fail_ends_the_gang(net):
     assert starts() == [1] * n
     assert info["progress"]["running"] == 0 and info["progress"]["queued"] == 0
     assert re.match(r"^(failed|cancelled)$", members(net.client, group)[0]["state"])
+
+
+def test_whole_nodes(net):
+    """Pools of class bare-metal: a node for each member, nobody beside them, and both are wiped."""
+    client = net.client
+    (client.work / "gang.py").write_text((ROOT / "examples" / "gang.py").read_text())
+    holder = client.out("vbatch", "sleep", "600")
+    client.wait_state(holder, "running")
+    group = gang(net, 2, "-P", "metal", "sh", "-c", "python3 gang.py && while [ ! -e metal.go ]; do sleep 0.05; done")
+    assert "whole node" in client.json("task", "why", group)["text"]
+    client.virga("task", "cancel", holder, check=0)
+    wait_for("both to run", lambda: client.task(group)["progress"]["running"] == 2)
+    small = client.out("vbatch", "true")
+    assert {t["node"] for t in members(client, group)} == {"node1", "node2"}
+    assert client.task(small)["state"] == "queued"
+    (client.work / "metal.go").touch()
+    assert client.virga("task", "wait", group).returncode == 0
+    assert all("GPUs: none" in client.task(t["id"])["wiped"] for t in members(client, group))
+    client.wait_state(small, "succeeded")
