@@ -66,9 +66,10 @@ static int read_share(const Vg__Pb__TaskShare *m, const struct vg_task *t, struc
     return 0;
 }
 
-/* What the pool lets a task ask for, and what its owner said it may cost. */
+/* What its owner said it may cost holds for everybody; what the pool lets a task ask for does not
+   bind an administrator. */
 static int check_bounds(struct vg_control *c, const struct vg_task *t, const struct vg_share *s,
-                        struct vg_err *err) {
+                        bool admin, struct vg_err *err) {
     const struct vg_pool_conf *pool = vg_conf_pool(&c->conf, vg_task_pool(t));
     struct vg_res want = t->grant, got;
     want.gpu_milli = s->milli;
@@ -78,7 +79,7 @@ static int check_bounds(struct vg_control *c, const struct vg_task *t, const str
         return vg_err_set(err, VG_CONFLICT,
                           "it was submitted with --max-cost, which a larger share would break: "
                           "submit it anew");
-    return pool ? vg_pool_grant(&c->conf, pool, &pb, &got, err) : 0;
+    return pool && !admin ? vg_pool_grant(&c->conf, pool, &pb, &got, err) : 0;
 }
 
 /* The peer that waits for the answer, and its request, in one word: peers are numbered from 1, and
@@ -111,8 +112,8 @@ static int change(struct vg_call *call, struct vg_job *j, struct vg_err *err) {
     int r = check_task(call, t, err);
     if (r >= 0)
         r = read_share(call->env->share_set, t, &s, err);
-    if (r >= 0 && !admin)
-        r = check_bounds(c, t, &s, err);
+    if (r >= 0)
+        r = check_bounds(c, t, &s, admin, err);
     if (r >= 0)
         r = vg_eng_reshare(vg_policy_now(c), t->id, s.milli, s.mem_bytes, admin, err);
     if (r < 0)

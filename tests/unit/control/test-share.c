@@ -36,10 +36,13 @@ static void teardown(void) {
 TestSuite(share, .init = setup, .fini = teardown, .timeout = 120);
 
 static char *pool;
+static uint64_t max_cost;
 
 static void tweak(Vg__Pb__RunReq *r) {
     r->spec->want = &want;
     r->spec->pool = pool;
+    r->spec->has_max_cost_micro = max_cost != 0;
+    r->spec->max_cost_micro = max_cost;
     r->spec->interactive = 0;
     r->spec->has_detached = r->spec->detached = 1;
     r->spec->has_gpu_hard = r->spec->gpu_hard = want.gpu_milli == 300 && !pool;
@@ -225,6 +228,15 @@ Test(share, of_class_mps_only_memory_is_changed_and_no_other_class_joins_it) {
     cr_assert(second.env->start->task_id == T2);
     cr_assert_str_eq(second.env->start->class_name, "shared");
     msg_done(&second);
+    msg_done(&m);
+}
+
+Test(share, what_it_may_cost_binds_everybody) {
+    max_cost = 1000000;
+    struct msg m = begin(T1, 300, 0);
+    refused(T1, 301, 0, 0, "it was submitted with --max-cost, which a larger share would break");
+    change(T1, 200, 0, 0);
+    max_cost = 0;
     msg_done(&m);
 }
 
