@@ -5,7 +5,7 @@ import os
 import signal
 
 import pytest
-from virga import Cloud, ROOT, processes_of, read_bytes, wait_for
+from virga import Cloud, LONG, ROOT, processes_of, read_bytes, wait_for
 
 CONFIG = """
 lease: 20s
@@ -138,6 +138,17 @@ def test_a_server_that_does_not_start_is_a_reason(cloud):
     (logs(cloud) / "broken").touch()
     done = cloud.vrun("-P", "mps", "--gpus", "0.3", "true")
     assert done.returncode == 125 and b"ended while it was started" in done.stderr, done
+
+
+@pytest.mark.skipif(not LONG, reason="waits for ten seconds; VIRGA_TEST_LONG=1")
+def test_a_server_that_does_not_answer_is_ended(cloud):
+    task, _ = hold(cloud, "0.3", "never4")
+    (logs(cloud) / "deaf").touch()
+    done = cloud.vrun("-P", "mps", "--gpus", "0.5", "true")
+    assert done.returncode == 125 and b"did not answer, and was ended" in done.stderr, done
+    assert "did not answer" in cloud.wait_state(task, "failed")["reason"]
+    (logs(cloud) / "deaf").unlink()
+    assert client(cloud, "0.3")[0] == "30.0"
 
 
 def test_tasks_and_server_outlive_the_agent(cloud):
