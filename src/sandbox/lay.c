@@ -82,10 +82,11 @@ static int make_folder(const struct vg_lay *l, int *ret_folder) {
 }
 
 /* Where the sandbox shows a file of the node; false: nowhere. */
-static bool find_place(const struct vg_sandbox *sb, const char *at, char *out, size_t n) {
+static bool find_place(const struct vg_sandbox *sb, const struct vg_lay *l, const char *at,
+                       char *out, size_t n) {
     const char *name = strrchr(at, '/');
     size_t len = (size_t)(name - at);
-    if (!sb->mirrored || is_in(at, "/run")) {
+    if (!sb->mirrored || is_in(at, l->folder)) {
         snprintf(out, n, "%s", at);
         return true;
     }
@@ -117,17 +118,20 @@ static int make_file(const struct vg_sandbox *sb, const char *path) {
     return fd < 0 ? -errno : fd;
 }
 
-static int lay_one(const struct vg_sandbox *sb, const char *at, const struct source *s) {
+static int lay_one(const struct vg_sandbox *sb, const struct vg_lay *l, const char *at,
+                   const struct source *s) {
     const uint64_t how = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
     char path[PATH_MAX];
     struct stat st;
-    if (!find_place(sb, at, path, sizeof(path)))
+    if (!find_place(sb, l, at, path, sizeof(path)))
         return 0;
     int found = vg_sys_openat2(AT_FDCWD, path, O_PATH | O_CLOEXEC, how);
     if (found < 0 && errno == ENOENT) {
         if (sb->mirrored)
             return 0; /* nothing of the node's is there: it has no loader that would look */
         found = make_file(sb, path);
+        if (found == -EROFS)
+            return 0; /* below a folder that is hidden from tasks */
     } else if (found < 0) {
         found = -errno;
     }
@@ -156,7 +160,7 @@ static int lay_all(struct vg_sandbox *sb, const struct vg_lay *l, const struct s
     if (r < 0)
         vg_err_sys(err, r, "cannot make %s in the sandbox", l->folder);
     for (size_t i = 0; r >= 0 && i < l->n_files; i++)
-        if ((r = lay_one(sb, l->files[i].at, &s[i])) < 0)
+        if ((r = lay_one(sb, l, l->files[i].at, &s[i])) < 0)
             vg_err_sys(err, r, "cannot lay %s over %s in the sandbox", l->files[i].from,
                        l->files[i].at);
     umask(mask);
