@@ -198,6 +198,7 @@ int main(int argc, char **argv) {
     (void)!read(0, &c, 1);
     while (n_held)
         give(n_held - 1);
+    check(CU(cuDeviceGraphMemTrim, int)(0), "trim");
     tell(refused);
     while (read(0, &c, 1) > 0) {
     }

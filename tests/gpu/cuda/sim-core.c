@@ -83,9 +83,28 @@ struct sim_block *sim_block_at(uint64_t at) {
     return NULL;
 }
 
+struct sim_block *sim_take_from(void *pool, int card, uint64_t bytes, int *ret_error) {
+    for (uint32_t i = 0; i < BLOCKS; i++)
+        if (block[i].idle && block[i].pool == pool && block[i].card == card &&
+            block[i].bytes >= bytes) {
+            block[i].idle = false;
+            *ret_error = CUDA_OK;
+            return &block[i];
+        }
+    struct sim_block *b = sim_take(card, bytes, ret_error);
+    if (b)
+        b->pool = pool;
+    return b;
+}
+
+void sim_keep(struct sim_block *b) {
+    b->idle = true;
+    b->at = 0;
+}
+
 void sim_trim(const void *pool) {
     for (uint32_t i = 0; i < BLOCKS; i++)
-        if (block[i].object && block[i].idle && (!pool || block[i].pool == pool))
+        if (block[i].idle && block[i].pool == pool)
             sim_give(&block[i]);
 }
 

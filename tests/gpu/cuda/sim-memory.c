@@ -95,7 +95,7 @@ EXPORT(cuMemFree_v2, CUdeviceptr at) {
     struct sim_block *b = sim_block_at(at);
     if (at >= MANAGED_AT && at < next_managed)
         return unmap_managed(at);
-    if (!b || b->idle)
+    if (!b)
         return CUDA_INVALID_VALUE;
     sim_give(b);
     return CUDA_OK;
@@ -148,10 +148,9 @@ EXPORT(cuMemAllocFromPoolAsync, CUdeviceptr *ret, size_t bytes, struct pool *poo
     NEEDS_CONTEXT;
     int r;
     (void)stream;
-    struct sim_block *b = sim_take(sim_current->card, bytes, &r);
+    struct sim_block *b = sim_take_from(pool, sim_current->card, bytes, &r);
     if (!b)
         return r;
-    b->pool = pool;
     *ret = b->at = sim_addresses(bytes);
     return CUDA_OK;
 }
@@ -164,11 +163,12 @@ EXPORT(cuMemFreeAsync, CUdeviceptr at, void *stream) {
     NEEDS_CONTEXT;
     struct sim_block *b = sim_block_at(at);
     (void)stream;
-    if (!b || b->idle)
+    if (!b)
         return CUDA_INVALID_VALUE;
     const struct pool *pool = b->pool;
-    b->idle = true;
-    if (!pool || !pool->keep)
+    if (pool && pool->keep)
+        sim_keep(b);
+    else
         sim_give(b);
     return CUDA_OK;
 }

@@ -110,14 +110,18 @@ EXPORT(cuGraphInstantiateWithFlags, struct graph **ret, const struct graph *g,
     return CUDA_OK;
 }
 
-/* The first launch takes what its nodes want, and keeps it. */
+static char graphs; /* names the pool that keeps what graphs had */
+
+/* The first launch takes what its nodes want. It stays with the graph, and then until it is
+ * trimmed.
+ */
 EXPORT(cuGraphLaunch, struct graph *g, void *stream) {
     NEEDS_CONTEXT;
     int r = CUDA_OK;
     (void)stream;
     for (uint32_t i = 0; !r && i < g->n; i++)
         if (!g->block[i])
-            g->block[i] = sim_take(sim_current->card, g->bytes[i], &r);
+            g->block[i] = sim_take_from(&graphs, sim_current->card, g->bytes[i], &r);
     return r;
 }
 
@@ -125,8 +129,15 @@ EXPORT(cuGraphExecDestroy, struct graph *g) {
     NEEDS_CONTEXT;
     for (uint32_t i = 0; i < g->n; i++)
         if (g->block[i])
-            sim_give(g->block[i]);
+            sim_keep(g->block[i]);
     free(g);
+    return CUDA_OK;
+}
+
+EXPORT(cuDeviceGraphMemTrim, CUdevice d) {
+    NEEDS_CONTEXT;
+    (void)d;
+    sim_trim(&graphs);
     return CUDA_OK;
 }
 

@@ -49,8 +49,10 @@ struct sim_block *sim_take(int card, uint64_t bytes, int *ret_error);
 void sim_give(struct sim_block *b); /* one part less; the last frees it */
 struct sim_block *sim_block_at(uint64_t at);
 uint64_t sim_addresses(uint64_t bytes);
-/* Frees what pools keep; NULL: of all. */
-void sim_trim(const void *pool);
+/* From what the pool keeps, or new. */
+struct sim_block *sim_take_from(void *pool, int card, uint64_t bytes, int *ret_error);
+void sim_keep(struct sim_block *b); /* for its pool; it is used no more */
+void sim_trim(const void *pool);    /* frees what it keeps */
 
 /* Held until the function returns. */
 int sim_lock(void);
