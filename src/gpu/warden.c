@@ -205,6 +205,8 @@ static uint64_t rounded(uint64_t bytes) {
 
 static uint64_t card_bytes(const struct request *q) {
     struct vg_rm_memory m;
+    if (q->a.class_id == VG_RM_CLASS_CHANNEL_GROUP)
+        return VG_WARDEN_GROUP_BYTES;
     if (q->a.class_id != VG_RM_CLASS_MEMORY_LOCAL)
         return 0;
     if (q->n < sizeof(m))

@@ -26,7 +26,7 @@ pools:
 """
 WAYS = ["linear", "pitch", "async", "pool", "vmm", "array", "mipmap", "managed", "globals", "stack", "contexts", "graph", "import"]
 CAP = 4 * GIB
-CONTEXT = 64 * MIB  # of the simulated libcuda
+CONTEXT = 66 * MIB  # of the simulated libcuda, and its group of channels
 RAW = PROGRAMS / "sim-raw"
 OUT_OF_MEMORY, UNKNOWN = 2, 999
 
@@ -131,7 +131,7 @@ def test_what_a_share_holds_is_shown(cloud, driver, one_card):
         use = wait_for("its memory to be told", lambda: (cloud.task(held.task)["gpu_usage"] or {}).get("share_used_bytes"))
         assert use >= 64 << 20 and driver.stat()["used"] == use, "as the driver counts"
         task = held.task
-        assert "128 MiB of 1 GiB, at most 128 MiB\n" in cloud.out("virga", "task", "get", task)
+        assert "130 MiB of 1 GiB, at most 130 MiB\n" in cloud.out("virga", "task", "get", task)
     usage = wait_for("its end", lambda: cloud.task(task)["state"] == "succeeded" and cloud.task(task)["gpu_usage"])
     assert usage["mem_peak_bytes"] == use, "the most is kept"
 
@@ -180,9 +180,9 @@ def test_who_goes_around_the_library_gains_nothing(cloud, driver):
 
 
 def test_the_driver_may_refuse_as_well_and_nothing_is_lost(cloud, driver):
-    driver.ask("fail", 1)
+    driver.ask("fail", 2)  # it tries again with less
     failed = run(cloud, *share(), RAW, "fill", 64)
-    assert (failed["got_mib"], failed["status"]) == (0, 0x51)
+    assert (failed["got_mib"], failed["status"]) == (2, 0x51), "its group of channels alone"
     assert run(cloud, *share(), RAW, "fill", 12288)["got_mib"] == 4096
     script = f"for i in 1 2 3; do {RAW} fill 12288; done"
     assert [t["got_mib"] for t in lines(cloud.run([*share(), "sh", "-c", script]))] == [4096] * 3, "freed with its process"
@@ -223,7 +223,7 @@ def test_the_books_are_exact_after_kill_9(cloud, driver):
     while [ $i -lt {rounds} ]; do
         {RAW} hold 1000 a > /tmp/said < /dev/zero & a=$!
         read said < /tmp/said
-        case $said in *'"got_mib": 1008'*) ;; *) echo "{{\\"round\\": $i, \\"said\\": $said}}"; exit 0 ;; esac
+        case $said in *'"got_mib": 1000'*) ;; *) echo "{{\\"round\\": $i, \\"said\\": $said}}"; exit 0 ;; esac
         kill -9 $a
         wait $a 2> /dev/null
         i=$((i + 1))

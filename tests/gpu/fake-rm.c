@@ -11,6 +11,7 @@
 
 #define OBJECTS 65536u
 #define PAGE UINT64_C(65536)
+#define GROUP_BYTES (UINT64_C(2) << 20) /* buffers and page tables of a group of channels */
 
 struct object {
     bool live, shared;
@@ -100,19 +101,12 @@ uint32_t fake_rm_client(struct fake_rm *rm, uint64_t process) {
     return handle;
 }
 
-static uint32_t take(struct fake_rm *rm, struct object *o, struct vg_rm_memory *m) {
-    uint64_t bytes = (m->size + PAGE - 1) / PAGE * PAGE;
-    if (rm->more_n) {
-        rm->more_n--;
-        bytes += rm->more;
-    }
+static uint32_t take_bytes(struct fake_rm *rm, struct object *o, uint64_t bytes) {
     struct fake_rm_card *card = &rm->cards[o->card];
     if (card->lost)
         return FAKE_RM_LOST;
-    if (rm->fail_n || bytes > rm->card - card->used) {
-        rm->fail_n -= rm->fail_n != 0;
+    if (bytes > rm->card - card->used)
         return VG_RM_NO_MEMORY;
-    }
     uint32_t i = 0;
     while (i < rm->n_memory && rm->memory[i].refs)
         i++;
@@ -128,8 +122,23 @@ static uint32_t take(struct fake_rm *rm, struct object *o, struct vg_rm_memory *
         card->peak = card->used;
     rm->memory[i] = (struct memory){bytes, 1, o->card};
     o->memory = i + 1;
-    m->size = bytes;
     return VG_RM_OK;
+}
+
+static uint32_t take(struct fake_rm *rm, struct object *o, struct vg_rm_memory *m) {
+    uint64_t bytes = (m->size + PAGE - 1) / PAGE * PAGE;
+    if (rm->more_n) {
+        rm->more_n--;
+        bytes += rm->more;
+    }
+    if (rm->fail_n) {
+        rm->fail_n--;
+        return VG_RM_NO_MEMORY;
+    }
+    uint32_t status = take_bytes(rm, o, bytes);
+    if (status == VG_RM_OK)
+        m->size = bytes;
+    return status;
 }
 
 /* A device object says which card what hangs below it is of. */
@@ -163,6 +172,8 @@ static uint32_t alloc(struct fake_rm *rm, uint32_t client, uint32_t parent, uint
     if (status == VG_RM_OK && class_id == VG_RM_CLASS_MEMORY_LOCAL &&
         !(m->flags & VG_RM_MEMORY_VIRTUAL))
         status = take(rm, o, m);
+    if (status == VG_RM_OK && class_id == VG_RM_CLASS_CHANNEL_GROUP)
+        status = take_bytes(rm, o, GROUP_BYTES); /* what nobody asked for */
     if (class_id == VG_RM_CLASS_CHANNEL_GROUP)
         o->slice = 2048;
     if (status != VG_RM_OK)

@@ -1,6 +1,7 @@
 #pragma once
 /* A stand-in for the NVIDIA kernel driver, as strict as it: clients, objects with parents, memory
-   of a card in pages of 64 KiB, channel groups with time slices. It keeps its own count, with which
+   of a card in pages of 64 KiB, channel groups with time slices, each of which takes 2 MiB that
+   nobody asks for. It keeps its own count, with which
    the warden's is compared. A call it does not know is a failed test (abort). Thread-safe. */
 #include <stdbool.h>
 #include <stddef.h>

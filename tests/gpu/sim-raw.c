@@ -1,8 +1,8 @@
 /* A program that talks to the driver of simulated cards without any library of its: linked
    statically, so that nothing can be put before it.
 
-       sim-raw fill MIB [NAME]    allocates until refused, or has that much; says how much it got
-       sim-raw hold MIB [NAME]    likewise, and stays, until its input ends
+       sim-raw fill MIB [NAME]    allocates until refused, or has that much, a group of channels
+   included; says how much sim-raw hold MIB [NAME]    likewise, and stays, until its input ends
        sim-raw slice USEC         gives its own channel group a slice; says which it then has
        sim-raw card N             asks for a device that it has not opened
        sim-raw steal CLIENT OBJECT  takes another process's memory
@@ -18,17 +18,25 @@
 #include <unistd.h>
 
 #define PIECE (UINT64_C(16) << 20)
+#define GROUP (UINT64_C(2) << 20) /* what a group of channels takes */
 
 static struct sim sim;
 
 static int fill(uint64_t mib, int stay) {
     uint64_t got = 0, want = mib << 20;
-    uint32_t object, group = 0;
+    uint32_t object = 0, group = 0;
     int status = sim_device(&sim, 0);
     if (!status)
         status = sim_object(&sim, sim.card[0].device, VG_RM_CLASS_CHANNEL_GROUP, NULL, 0, &group);
-    for (; !status && got < want; got += status ? 0 : PIECE)
-        status = sim_memory(&sim, 0, PIECE, &object);
+    got += status ? 0 : GROUP;
+    for (uint64_t piece = PIECE; !status && got < want; got += status ? 0 : piece) {
+        piece = want - got < piece ? want - got : piece;
+        status = sim_memory(&sim, 0, piece, &object);
+        if (status && piece > GROUP) { /* to the brim */
+            piece = GROUP;
+            status = sim_memory(&sim, 0, piece, &object);
+        }
+    }
     printf("{\"got_mib\": %llu, \"status\": %d, \"client\": %u, \"object\": %u}\n",
            (unsigned long long)got >> 20, status, sim.client, object);
     fflush(stdout);

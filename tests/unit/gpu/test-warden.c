@@ -55,6 +55,35 @@ Test(warden, addresses_and_other_objects_cost_nothing) {
     cr_expect(eq(int, ww_teardown(&v), 0), "a descriptor was not given back");
 }
 
+Test(warden, what_the_driver_takes_for_channels_is_counted) {
+    struct ww v;
+    ww_setup(&v);
+    uint32_t memory, device = 0, group = 0, n = 0;
+    ww_alloc(&v, v.client, v.client, &device, 0x80, 0, 0);
+    cr_assert(eq(u32, ww_take(&v, 61 * MIB, &memory), VG_RM_OK));
+    while (n < 9 &&
+           ww_alloc(&v, v.client, device, &group, VG_RM_CLASS_CHANNEL_GROUP, 0, 0) == VG_RM_OK) {
+        n++;
+        group = 0;
+    }
+    cr_expect(eq(u32, n, 1), "a second one does not fit");
+    cr_expect(eq(u64, ww_stat(&v).refused, 1));
+    same(&v);
+    cr_expect(eq(u64, ww_stat(&v).used_bytes, 63 * MIB));
+    ww_give(&v, v.client, memory);
+    for (n = 0; n < 40; n++) {
+        group = 0;
+        if (ww_alloc(&v, v.client, device, &group, VG_RM_CLASS_CHANNEL_GROUP, 0, 0) != VG_RM_OK)
+            break;
+    }
+    cr_expect(eq(u32, n, 31));
+    same(&v);
+    ww_give(&v, v.client, device);
+    cr_expect(eq(u64, ww_stat(&v).used_bytes, 0), "they went with what they hung below");
+    same(&v);
+    cr_expect(eq(int, ww_teardown(&v), 0), "a descriptor was not given back");
+}
+
 Test(warden, what_hangs_below_a_freed_object_is_given_back) {
     struct ww v;
     ww_setup(&v);
