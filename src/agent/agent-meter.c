@@ -211,13 +211,13 @@ static void audit(struct vg_agent *a, uint32_t card) {
     }
 }
 
+/* Of a card that it has a part of only its own processes' memory counts. */
 static struct vg_gpu_holder holder_of(struct vg_agent_task *t, uint32_t card) {
     const struct vg_meter *m = t->meter;
-    bool own = m->milli < 1000 && (m->own >> card & 1);
     return (struct vg_gpu_holder){.use = &m->file->use,
                                   .milli = t->share.milli ? t->share.milli : m->milli,
                                   .sm = m->own_sm[card],
-                                  .mem_bytes = own ? m->own_mem[card] : VG_NONE64};
+                                  .mem_bytes = m->milli < 1000 ? m->own_mem[card] : VG_NONE64};
 }
 
 void vg_meter_sample(struct vg_agent *a, const struct vg_card_sample *s) {
