@@ -123,10 +123,16 @@ static void gather(struct vg_agent *a, uint32_t card, struct sharers *s) {
 
 /* Who has a ceiling has its window to itself but for the others' slices: these are made short, and
    its own as long as the window, so that it gets its share in it. */
-static void make_room(struct sharers *s) {
+static bool divide_beside(struct sharers *s) {
+    uint32_t weight[VG_SLICES_MAX] = {0}, usec[VG_SLICES_MAX] = {0};
+    size_t n = 0;
     for (size_t i = 0; i < s->n; i++)
-        if (s->hard[i] && s->n > 1 && s->usec[i] < s->window[i].for_usec)
-            s->usec[i] = s->window[i].for_usec;
+        if (!s->hard[i])
+            weight[n++] = s->weight[i];
+    bool exact = vg_slices_divide(weight, n, BESIDE_USEC, usec);
+    for (size_t i = s->n; i--;)
+        s->usec[i] = s->hard[i] ? s->window[i].for_usec : usec[--n];
+    return exact;
 }
 
 static void tell_keeper(struct vg_agent_task *t, uint32_t usec, struct vg_warden_window w) {
@@ -147,13 +153,12 @@ static void divide(struct vg_agent *a, uint32_t card) {
         return;
     }
     gather(a, card, s);
-    bool asked = s->turn_usec != 0;
-    if (s->n_hard && (!asked || s->turn_usec > BESIDE_USEC))
-        s->turn_usec = BESIDE_USEC;
-    say_inexact(a, card, vg_slices_divide(s->weight, s->n, s->turn_usec, s->usec));
     vg_slices_windows(s->weight, s->hard, s->n, s->window);
-    if (!asked)
-        make_room(s);
+    /* Short turns that somebody asked for stay short, and a ceiling is worth less beside them. */
+    say_inexact(a, card,
+                s->n_hard && !s->turn_usec
+                    ? divide_beside(s)
+                    : vg_slices_divide(s->weight, s->n, s->turn_usec, s->usec));
     for (size_t i = 0; i < s->n; i++)
         tell_keeper(s->on[i], s->usec[i], s->window[i]);
 }
