@@ -75,13 +75,19 @@ void vg_bare_request(struct vg_control *c, const struct vg_conf *conf, const str
     r->res.gpus = VG_MAX(r->res.gpus, least_gpus(c, conf, r));
 }
 
-void vg_bare_grant(struct vg_control *c, struct vg_task *t) {
+struct vg_res vg_bare_expected(struct vg_control *c, const char *pool, uint64_t node,
+                               const struct vg_res *grant) {
+    const struct vg_pool_conf *p = vg_conf_pool(&c->conf, pool);
     struct vg_eng_node_info info;
-    if (!vg_bare_is(&c->conf, t) || vg_eng_node_info(c->policy.eng, t->attempt.node, &info) < 0)
-        return;
-    t->grant = (struct vg_res){.cpu_milli = info.total.cpu_milli,
-                               .mem_bytes = info.total.mem_bytes,
-                               .gpus = (uint32_t)__builtin_popcountll(t->gpus)};
+    if (!p || p->class != VG_CLASS_BARE || vg_eng_node_info(c->policy.eng, node, &info) < 0)
+        return *grant;
+    return (struct vg_res){.cpu_milli = info.total.cpu_milli,
+                           .mem_bytes = info.total.mem_bytes,
+                           .gpus = info.total.gpus};
+}
+
+void vg_bare_grant(struct vg_control *c, struct vg_task *t) {
+    t->grant = vg_bare_expected(c, vg_task_pool(t), t->attempt.node, &t->grant);
 }
 
 /* ------------------------------------------------------------------ what was cleared away */

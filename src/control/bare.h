@@ -12,6 +12,9 @@ int vg_bare_admit(const struct vg_pool_conf *pool, const Vg__Pb__TaskSpec *spec,
 /* A request of such a pool is for whole nodes, of at least what it asks for. */
 void vg_bare_request(struct vg_control *c, const struct vg_conf *conf, const struct vg_task *t,
                      struct vg_eng_req *r);
+/* What a task of that pool would have on that node (0: not known): `grant`, or all of it. */
+struct vg_res vg_bare_expected(struct vg_control *c, const char *pool, uint64_t node,
+                               const struct vg_res *grant);
 /* The task is on its node: it is given all that the node has. Others stay as they are. */
 void vg_bare_grant(struct vg_control *c, struct vg_task *t);
 /* Its node says what it cleared away; bounded and cleaned, for the ledger and for people. */

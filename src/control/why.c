@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "control/after.h"
+#include "control/bare.h"
 #include "control/node-gpus.h"
 #include "control/nodes.h"
 #include "control/place.h"
@@ -80,7 +81,8 @@ static void from_engine(struct vg_control *c, const struct vg_eng_why *e, const 
     if (e->node)
         w->pb.node = (char *)vg_nodelink_name(c, e->node);
     add_holders(c, e, w);
-    add_cost(c, w, pool, grant, run, members);
+    struct vg_res given = vg_bare_expected(c, pool, e->node, grant);
+    add_cost(c, w, pool, &given, run, members);
 }
 
 /* ------------------------------------------------------------------ tasks */

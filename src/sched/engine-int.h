@@ -96,6 +96,8 @@ struct fit {
     uint8_t *rank;    /* owned; by enode.class_no: 0 unknown, 255 does not belong, else
                          1 + which of its pools */
     uint32_t n_rank;
+    struct vg_eng_amount most;    /* vg_fit_most, */
+    uint64_t most_layout;         /* found at this fit_world.layout */
     const struct enode *could[2]; /* vg_fit_could, by `usable`, */
     uint64_t could_layout[2];     /* found at this fit_world.layout */
     uint32_t mix_at;              /* where the mix counts it */
@@ -305,6 +307,9 @@ struct fit *vg_fit_get(struct vg_eng *e, const struct vg_eng_req *r);
 void vg_fit_put(struct vg_eng *e, struct fit *f);
 /* What one member takes of a node: what it asks for, or all. */
 struct vg_res vg_fit_res(const struct fit *f, const struct enode *n);
+/* The most that so many members may come to hold: more than they ask for when they get whole nodes.
+ */
+struct vg_eng_amount vg_fit_most(const struct vg_eng *e, const struct fit *f, uint32_t members);
 /* Some node of its pools, usable ones only if asked, could hold it when empty; NULL: none. */
 const struct enode *vg_fit_could(const struct vg_eng *e, const struct fit *f, bool usable);
 bool vg_fit_belongs(const struct vg_eng *e, const struct fit *f,

@@ -3,6 +3,7 @@
 #include "base/cleanup.h"
 #include "base/mem.h"
 #include "conf/conf.h"
+#include "sched/lanes.h"
 #include "sched/place.h"
 
 #include <string.h>
@@ -291,6 +292,33 @@ const struct enode *vg_fit_could(const struct vg_eng *e, const struct fit *f, bo
         }
     }
     return f->could[usable];
+}
+
+/* Of one member that gets a whole node; found once for each layout of the nodes. */
+static struct vg_eng_amount most_of_one(const struct vg_eng *e, const struct fit *f) {
+    struct fit *w = (struct fit *)f;
+    struct vg_eng_amount a = vg_fit_amount(f, 1);
+    if (f->most_layout == e->place->layout)
+        return f->most;
+    for (size_t i = 0; i < e->n_nodes; i++) {
+        const struct enode *n = e->node[i];
+        if (!n || !vg_fit_belongs(e, f, n))
+            continue;
+        a.gpu_milli = VG_MAX(a.gpu_milli, n->n_gpus * 1000ULL);
+        a.cpu_milli = VG_MAX(a.cpu_milli, n->total.cpu_milli);
+        a.mem_bytes = VG_MAX(a.mem_bytes, n->total.mem_bytes);
+    }
+    w->most = a;
+    w->most_layout = e->place->layout;
+    return a;
+}
+
+struct vg_eng_amount vg_fit_most(const struct vg_eng *e, const struct fit *f, uint32_t members) {
+    if (!f->whole)
+        return vg_fit_amount(f, members);
+    struct vg_eng_amount a = most_of_one(e, f);
+    return (struct vg_eng_amount){a.gpu_milli * members, a.cpu_milli * members,
+                                  a.mem_bytes * members};
 }
 
 enum vg_eng_code vg_fit_reason(const struct vg_eng *e, struct fit *f, enum vg_eng_code refused) {

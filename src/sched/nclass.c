@@ -121,4 +121,5 @@ void vg_nclass_set(struct vg_eng *e, struct enode *n) {
     sweep(e);
     n->class_no = number(e->place, n);
     e->place->layout++;
+    e->order_epoch++; /* who is within a quota may depend on what the nodes have */
 }

@@ -92,7 +92,7 @@ static struct search begin(const struct vg_eng *e, struct column *const *col, si
     struct vg_eng *counter = (struct vg_eng *)e; /* of searches: not part of what it knows */
     struct search s = {e, col, n, {{0}}, VG_ENG_NO_LIMIT, ++counter->picks};
     for (size_t i = 0; i < n; i++) {
-        struct vg_eng_amount a = vg_fit_amount(col[i]->shape->fit, col[i]->shape->members);
+        struct vg_eng_amount a = vg_fit_most(e, col[i]->shape->fit, col[i]->shape->members);
         col[i]->asked = s.no;
         s.sum.w[col[i]->no / 64 % VG_SUM_WORDS] |= 1ULL << (col[i]->no % 64);
         if (a.gpu_milli)

@@ -330,6 +330,14 @@ static void uncharge(struct deal *d) {
         vg_tenant_charge(d->e, d->victim[i]->tenant, d->victim[i]->fit, -1);
 }
 
+/* Those who get whole nodes hold more than they ask for. */
+static bool beyond_limit(const struct deal *d) {
+    vg_auto_free struct spot *at = vg_alloc(d->members * sizeof *at);
+    for (uint32_t i = 0; at && i < d->members; i++)
+        at[i] = d->claim->spot[i].at;
+    return !at || vg_tenant_at_limit_there(d->t->tenant, d->t->fit, at, d->members);
+}
+
 /* Makes room for the shape's head: 1, or 0 and when to look again. */
 static int try_head(struct vg_eng *e, struct etask *t, uint64_t *again) {
     vg_auto_free struct deal *d = vg_alloc(sizeof *d);
@@ -352,8 +360,8 @@ static int try_head(struct vg_eng *e, struct etask *t, uint64_t *again) {
     while (ok && d->claim->n < d->members)
         ok = next_member(d);
     /* Without victims there will be room by itself. */
-    if (!ok || !d->n_victims || vg_out_room(e, d->n_victims) < 0 ||
-        vg_claim_commit(e, d->claim) < 0) {
+    if (!ok || !d->n_victims || (t->fit->whole && beyond_limit(d)) ||
+        vg_out_room(e, d->n_victims) < 0 || vg_claim_commit(e, d->claim) < 0) {
         take_back(d);
         return 0;
     }

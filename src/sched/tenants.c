@@ -269,8 +269,7 @@ static bool in_quota(const struct etenant *t, struct vg_eng_amount a) {
 
 bool vg_tenant_in_quota(const struct vg_eng *e, const struct etenant *t, const struct fit *f,
                         uint32_t members) {
-    (void)e;
-    return in_quota(t, vg_fit_amount(f, members));
+    return in_quota(t, vg_fit_most(e, f, members));
 }
 
 static bool blocks(const struct etenant *t, struct vg_eng_amount a) {

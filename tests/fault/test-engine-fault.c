@@ -94,6 +94,19 @@ static void change_share(struct vg_eng *e) {
     }
 }
 
+/* Somebody has a node to itself; another waits for it. */
+static void take_a_node(struct vg_eng *e) {
+    struct vg_eng_req r = req(70, 2, 0), next = req(71, 1, 4);
+    r.whole = true;
+    submit(e, &r);
+    settle(e);
+    submit(e, &next);
+    settle(e);
+    vg_eng_release(e, 70, VG_ENG_ENDED);
+    settle(e);
+    vg_eng_release(e, 71, VG_ENG_ENDED);
+}
+
 static void play(void *ctx, bool armed) {
     struct vg_eng *e = vg_eng_new();
     uint64_t *whole = ctx;
@@ -131,6 +144,8 @@ static void play(void *ctx, bool armed) {
         change_share(e);
         for (uint64_t i = 1; i <= 60; i++)
             vg_eng_release(e, i, VG_ENG_ENDED);
+        sound(e);
+        take_a_node(e);
         sound(e);
         cr_assert_eq(vg_eng_queued(e), 0);
         ++*whole;

@@ -305,6 +305,7 @@ static struct vg_eng_req random_req(struct storm *s, int *tenant) {
             q.res.gpu_milli = (uint32_t)(100 * (1 + rnd(r, 9)));
             q.gpu_class = (uint8_t)rnd(r, 3);
         }
+        q.whole = !q.res.gpu_milli && rnd(r, 8) == 0;
         if (rnd(r, 12) == 0)
             q.node = 1 + rnd(r, NODES);
     }
