@@ -43,6 +43,8 @@ static bool same(void *ud, int a, int b) {
 static int64_t issue(void *ud, uint64_t process, int fd, uint32_t cmd, void *arg) {
     struct ww *v = ud;
     struct vg_rm_control *c = arg;
+    if (v->instead)
+        return v->instead(ud, process, fd, cmd, arg);
     if (v->holds_not && (cmd & 0xff) == VG_RM_CONTROL && c->command == VG_RM_SCHEDULE_GROUP) {
         c->status = VG_RM_NOT_SUPPORTED;
         return 0;
@@ -56,9 +58,7 @@ static void take_back(void *ud, int fd) {
     ((struct ww *)ud)->lent--;
 }
 
-void ww_setup(struct ww *v) {
-    *v = (struct ww){.rm = fake_rm_new(1024 * MIB)};
-    v->uvm = fake_uvm_new(v->rm);
+void ww_adopt(struct ww *v) {
     const struct vg_warden_ops ops = {.read = rd,
                                       .write = wr,
                                       .borrow = lend,
@@ -69,6 +69,12 @@ void ww_setup(struct ww *v) {
                                       .ud = v};
     if (vg_warden_new(&ops, CAP, &v->w) < 0)
         abort();
+}
+
+void ww_setup(struct ww *v) {
+    *v = (struct ww){.rm = fake_rm_new(1024 * MIB)};
+    v->uvm = fake_uvm_new(v->rm);
+    ww_adopt(v);
     v->client = fake_rm_client(v->rm, 1);
 }
 

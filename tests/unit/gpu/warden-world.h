@@ -20,10 +20,13 @@ struct ww {
     uint32_t client; /* of process 1 */
     int lent;        /* descriptors */
     bool holds_not;  /* the driver holds no group back */
+    int64_t (*instead)(void *, uint64_t, int, uint32_t, void *); /* of the driver; or NULL */
     unsigned refuse; /* so many of the next that are asked for cannot be had */
 };
 
 void ww_setup(struct ww *v);
+/* A warden of its own before the driver that is in it. */
+void ww_adopt(struct ww *v);
 /* How many descriptors were not given back. */
 int ww_teardown(struct ww *v);
 struct vg_warden_answer ww_call_on(struct ww *v, uint64_t process, int fd, uint32_t cmd, void *arg);
