@@ -5,10 +5,11 @@
 #include "base/util.h"
 #include "control/api.h"
 #include "control/audit.h"
-#include "control/nodes.h"
+#include "control/node-gpus.h"
 #include "control/persist.h"
 #include "control/place.h"
 #include "control/policy.h"
+#include "control/share.h"
 #include "model/pool.h"
 
 #include <stdio.h>
@@ -90,8 +91,11 @@ static uint64_t who_waits(const struct vg_call *call) {
 
 static void stored(struct vg_job *j, uint64_t who, int result) {
     struct vg_peer *p = vg_peer_find(j->ctl, who >> 32);
+    struct vg_nodelink *a = vg_nodelink_get(j->ctl, j->task->attempt.node);
     if (j->sent && j->task->attempt.node)
         vg_nodelink_share(j->ctl, j->task);
+    if (j->share_counted && a)
+        vg_node_gpus_ask(a); /* others may wait for what it gives up */
     if (result < 0)
         vg_warn("task=%016llx its new share could not be stored: %s",
                 (unsigned long long)j->task->id, strerror(-result));
@@ -114,10 +118,12 @@ static int change(struct vg_call *call, struct vg_job *j, struct vg_err *err) {
         r = read_share(call->env->share_set, t, &s, err);
     if (r >= 0)
         r = check_bounds(c, t, &s, admin, err);
+    uint64_t count = r >= 0 ? vg_share_to_count(j, s.mem_bytes) : 0;
     if (r >= 0)
-        r = vg_eng_reshare(vg_policy_now(c), t->id, s.milli, s.mem_bytes, admin, err);
+        r = vg_eng_reshare(vg_policy_now(c), t->id, s.milli, count, admin, err);
     if (r < 0)
         return r;
+    j->share_counted = count == s.mem_bytes ? 0 : count;
     vg_task_reshare(t, s.milli, s.mem_bytes, s.hard, vg_wall_usec());
     vg_job_changed(j);
     return 0;

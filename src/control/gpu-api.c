@@ -10,7 +10,6 @@
 #include <string.h>
 
 #define B(name) VG__PB__ENVELOPE__BODY_##name
-#define LIVE_USEC (5 * VG_USEC)
 #define HOLDERS_MAX 64 /* shown of one GPU */
 #define GPUS_MAX 65536 /* in one answer */
 
@@ -110,17 +109,6 @@ static void add_gpu(struct answer *a, struct vg_nodelink *n, uint32_t index) {
     a->list[a->n++] = g;
 }
 
-static void ask_for_more(struct vg_nodelink *n) {
-    VG_ENVELOPE(env);
-    Vg__Pb__GpuPoll m = VG__PB__GPU_POLL__INIT;
-    m.has_usec = 1;
-    m.usec = LIVE_USEC;
-    env.body_case = B(GPU_POLL);
-    env.gpu_poll = &m;
-    if (n->peer && n->node->gpus)
-        vg_peer_send(n->peer, 0, false, &env);
-}
-
 static int by_name(const void *x, const void *y) {
     const Vg__Pb__GpuState *a = *(Vg__Pb__GpuState *const *)x, *b = *(Vg__Pb__GpuState *const *)y;
     int r = strcmp(a->node, b->node);
@@ -151,7 +139,7 @@ void vg_api_gpu_list(struct vg_call *call) {
             if (n->node->gpus >> i & 1)
                 add_gpu(&a, n, i);
         if (q->live)
-            ask_for_more(n);
+            vg_node_gpus_ask(n);
     }
     if (a.n)
         qsort(a.list, a.n, sizeof *a.list, by_name);

@@ -71,11 +71,12 @@ struct vg_job {
     uint8_t ticket[VG_TICKET]; /* opens one direct stream to the current attempt */
     bool sent;                 /* the current attempt's Start went out, or its node reported it */
     Vg__Pb__GpuUsage *gpu_use; /* owned; of its newest attempt, as its node last told; NULL */
-    char *wiped;               /* owned; lines: what was cleared away after it; NULL */
-    bool idle_told;            /* that its GPUs are not used */
-    char *notice;              /* owned; what its owner should know while it runs; NULL */
-    bool owned;                /* counted in its owner's open_tasks */
-    bool seen;                 /* scratch: named by the report that is being read */
+    uint64_t share_counted; /* what is held for it on the GPU it shares (share.h); 0: its limit */
+    char *wiped;            /* owned; lines: what was cleared away after it; NULL */
+    bool idle_told;         /* that its GPUs are not used */
+    char *notice;           /* owned; what its owner should know while it runs; NULL */
+    bool owned;             /* counted in its owner's open_tasks */
+    bool seen;              /* scratch: named by the report that is being read */
 };
 
 enum vg_follow_kind {

@@ -10,6 +10,7 @@
 #include "base/util.h"
 #include "control/api.h"
 #include "control/place.h"
+#include "control/share.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -23,6 +24,17 @@ uint64_t vg_node_gpu_mem(const struct vg_nodelink *a, uint32_t index) {
     const struct vg_node_gpu *k = vg_node_gpu_get(a, index);
     return k && k->state && k->state->has_mem_bytes ? k->state->mem_bytes
                                                     : a->node->total.gpu_mem_bytes;
+}
+
+void vg_node_gpus_ask(struct vg_nodelink *a) {
+    VG_ENVELOPE(env);
+    Vg__Pb__GpuPoll m = VG__PB__GPU_POLL__INIT;
+    m.has_usec = 1;
+    m.usec = 5 * VG_USEC;
+    env.body_case = VG__PB__ENVELOPE__BODY_GPU_POLL;
+    env.gpu_poll = &m;
+    if (a->peer && a->node->gpus)
+        vg_peer_send(a->peer, 0, false, &env);
 }
 
 static bool need_gpus(struct vg_nodelink *a) {
@@ -177,6 +189,7 @@ void vg_job_forget_gpu_use(struct vg_job *j) {
     free(vg_take_ptr(j->gpu_use));
     free(vg_take_ptr(j->notice));
     j->idle_told = false;
+    j->share_counted = 0;
 }
 
 static void take_use(struct vg_nodelink *a, const Vg__Pb__TaskGpuUse *u) {
@@ -185,6 +198,7 @@ static void take_use(struct vg_nodelink *a, const Vg__Pb__TaskGpuUse *u) {
         return;
     vg_job_take_gpu_use(j, u->usage);
     vg_gpu_idle_check(j, u->usage);
+    vg_share_used(j);
 }
 
 void vg_agent_on_gpu_report(struct vg_call *call) {

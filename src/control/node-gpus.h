@@ -17,6 +17,8 @@ void vg_node_gpus_load(struct vg_nodelink *a);
 void vg_node_gpus_free(struct vg_nodelink *a);
 /* NULL: nothing is known of it. */
 const struct vg_node_gpu *vg_node_gpu_get(const struct vg_nodelink *a, uint32_t index);
+/* It shall report every second for a while: somebody looks. */
+void vg_node_gpus_ask(struct vg_nodelink *a);
 uint64_t vg_node_gpu_mem(const struct vg_nodelink *a, uint32_t index); /* 0: not known */
 /* Takes it out of use, or (`why` NULL) back into use; the store, the scheduler and whoever has
    tasks there hear of it. -ENOENT: no such GPU, -ENOMEM. */

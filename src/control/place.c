@@ -110,7 +110,7 @@ void vg_place_release(struct vg_job *j) {
     if (j->task->attempt.node && j->ctl->running)
         j->ctl->running--;
     j->waits = j->attempt_lost = j->ack_over = false;
-    j->over_usec = 0;
+    j->over_usec = j->share_counted = 0;
     vg_sessions_leave(j);
 }
 

@@ -284,6 +284,8 @@ int vg_policy_request(struct vg_control *c, struct vg_policy *p, const struct vg
         if (vg_conf_pool(p->conf, s->also_pool[i]))
             ret->pool[ret->n_pools++] = vg_eng_pool_id(s->also_pool[i]);
     vg_bare_request(c, p->conf, t, ret);
+    if (t->share.milli)
+        ret->res.gpu_mem_bytes = VG_MAX(ret->res.gpu_mem_bytes, j->share_counted);
     return ret->tenant ? 0 : -ENOMEM;
 }
 

@@ -90,7 +90,8 @@ def test_a_share_changes_under_its_task_and_outlives_virgad(cloud):
     assert "can have at most 0.5 of it and 40 GiB" in refusal(cloud.virga("task", "share", a, "--gpus", "0.6"))
     assert "give 0.001 to 0.999" in refusal(cloud.virga("task", "share", a, "--gpus", "1"))
     cloud.virga("task", "share", b, "--gpus", "0.2", "--gpu-mem", "8G", check=0)
-    said = cloud.out("virga", "task", "share", a, "--gpus", "0.8", "--gpu-mem", "60G", "--hard")
+    grow = ["virga", "task", "share", a, "--gpus", "0.8", "--gpu-mem", "60G", "--hard"]
+    said = wait_for("what was given up to be free", lambda: (r := cloud.run(grow)).returncode == 0 and r.stdout.decode().strip())
     assert said == f"{a} has 0.8 GPU, 60 GiB GPU memory (hard)"
     os.kill(cloud.pid("virgad"), signal.SIGKILL)
     wait_for("virgad to be back", lambda: cloud.virga("status").returncode == 0)

@@ -103,6 +103,26 @@ static void expect_told(uint64_t task, uint32_t milli, uint64_t mem_bytes, bool 
     msg_done(&m);
 }
 
+/* The node tells what it holds the task to, and what that uses; `limit` 0: it holds it to nothing.
+ */
+static void tell_use(uint64_t id, uint64_t limit, uint64_t used) {
+    Vg__Pb__GpuReport r = VG__PB__GPU_REPORT__INIT;
+    Vg__Pb__TaskGpuUse u = VG__PB__TASK_GPU_USE__INIT, *list[] = {&u};
+    Vg__Pb__GpuUsage usage = VG__PB__GPU_USAGE__INIT;
+    usage.has_share_limit_bytes = usage.has_share_used_bytes = limit != 0;
+    usage.share_limit_bytes = limit;
+    usage.share_used_bytes = used;
+    u.has_task_id = u.has_attempt = 1;
+    u.task_id = id;
+    u.attempt = 1;
+    u.usage = &usage;
+    r.task = list;
+    r.n_task = 1;
+    ENV(env, GPU_REPORT, gpu_report, &r);
+    side_send(&agent, &env, NULL, 0);
+    side_sync(&w, &agent);
+}
+
 /* The node comes again with a task that it was told to begin so. */
 static void come_again(Vg__Pb__Start *start) {
     Vg__Pb__TaskReport r = VG__PB__TASK_REPORT__INIT, *reports[] = {&r};
@@ -240,15 +260,38 @@ Test(share, what_it_may_cost_binds_everybody) {
     msg_done(&m);
 }
 
-Test(share, what_is_given_up_starts_who_waits_and_the_ledger_has_the_sum) {
+Test(share, what_is_given_up_is_others_when_the_node_says_that_it_is_free) {
     struct msg m = begin(T1, 800, 0);
+    run(T2, 500, 0);
+    side_sync(&w, &client);
+    change(T1, 500, 40 * GIB, 0);
+    expect_told(T1, 500, 40 * GIB, false);
+    struct msg poll = side_expect(&w, &agent, BODY(GPU_POLL));
+    msg_done(&poll);
+    cr_assert_not(side_has(&agent, BODY(START)), "its memory may be in use");
+    tell_use(T1, 64 * GIB, 20 * GIB);
+    cr_assert_not(side_has(&agent, BODY(START)), "it may still take what it had");
+    tell_use(T1, 40 * GIB, 50 * GIB);
+    cr_assert_not(side_has(&agent, BODY(START)), "it took it");
+    tell_use(T1, 40 * GIB, UINT64_MAX);
+    cr_assert_not(side_has(&agent, BODY(START)), "whatever a node says");
+    tell_use(T1, 40 * GIB, 39 * GIB);
+    struct msg second = side_expect(&w, &agent, BODY(START));
+    cr_assert_eq(second.env->start->task_id, T2);
+    cr_assert_eq(second.env->start->grant->gpu_mem_bytes, 40 * GIB);
+    msg_done(&second);
+    msg_done(&m);
+}
+
+Test(share, memory_that_nobody_counts_is_free_at_once_and_the_ledger_has_the_sum) {
+    struct msg m = begin(T1, 800, 0);
+    tell_use(T1, 0, 0);
     run(T2, 500, 0);
     side_sync(&w, &client);
     cr_assert_not(side_has(&agent, BODY(START)));
     change(T1, 500, 40 * GIB, 0);
     struct msg second = side_expect(&w, &agent, BODY(START));
     cr_assert_eq(second.env->start->task_id, T2);
-    cr_assert_eq(second.env->start->grant->gpu_mem_bytes, 40 * GIB);
     uint64_t before = task(T1)->share.held;
     cr_assert_gt(before, 0);
     cr_assert_eq(vg_task_gpu_held(task(T1), task(T1)->share.since_usec + 10), before + 5000);
