@@ -34,7 +34,7 @@ static size_t allow(struct bpf_insn *p, uint32_t maj, uint32_t min) {
     return n;
 }
 
-static size_t write_program(struct bpf_insn *p, const dev_t *devs, size_t n_devs) {
+size_t vg_cg_bpf_write(struct bpf_insn *p, const dev_t *devs, size_t n_devs) {
     size_t n = 0;
     const int16_t type = offsetof(struct bpf_cgroup_dev_ctx, access_type);
     p[n++] = insn(BPF_LDX | BPF_MEM | BPF_W, BPF_REG_2, BPF_REG_1, type, 0);
@@ -80,10 +80,10 @@ static int attach_program(int cgroup_fd, const struct bpf_insn *prog, size_t n) 
 }
 
 int vg_cg_bpf_devices(int cgroup_fd, const dev_t *devs, size_t n) {
-    struct bpf_insn prog[16 + 4 * (VG_CG_DEVS_MAX + 8)];
+    struct bpf_insn prog[VG_CG_BPF_MAX];
     if (n > VG_CG_DEVS_MAX)
         return -E2BIG;
-    return attach_program(cgroup_fd, prog, write_program(prog, devs, n));
+    return attach_program(cgroup_fd, prog, vg_cg_bpf_write(prog, devs, n));
 }
 
 int vg_cg_bpf_all_devices(int cgroup_fd) {

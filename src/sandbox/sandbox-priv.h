@@ -63,6 +63,10 @@ int vg_cg_count(const struct vg_cg *cg, const char *name);
 void vg_cg_sweep(const struct vg_cg *cg, bool (*live)(const char *name, void *user), void *user);
 /* cgroup-bpf.c: attaches an allow-list program to a v2 folder. */
 int vg_cg_bpf_devices(int cgroup_fd, const dev_t *devs, size_t n);
+/* Its instructions, for at most VG_CG_DEVS_MAX devices; returns how many. */
+#define VG_CG_BPF_MAX (16 + 4 * (VG_CG_DEVS_MAX + 8))
+struct bpf_insn;
+size_t vg_cg_bpf_write(struct bpf_insn *p, const dev_t *devs, size_t n_devs);
 /* The devices every task may use, as major:minor; minor UINT32_MAX means all. */
 struct vg_cg_dev {
     uint32_t major, minor;
