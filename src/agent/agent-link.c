@@ -153,6 +153,7 @@ static void fill_gpus(struct vg_agent *a, Vg__Pb__AgentHello *hello, Vg__Pb__Gpu
         info[i].index = g->index;
         info[i].model = (char *)g->model;
         info[i].vendor = (char *)vg_card_vendor_name(g->vendor);
+        info[i].has_part = info[i].part = g->part != 0;
         info[i].has_mem_bytes = a->card[i].known && a->card[i].facts.mem_bytes != VG_NONE64;
         info[i].mem_bytes = a->card[i].facts.mem_bytes;
         if (g->minor >= 0) {

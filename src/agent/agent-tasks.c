@@ -381,6 +381,10 @@ static int fill_task(struct vg_agent *a, const Vg__Pb__Start *start, struct vg_a
     if (start->session_key && *start->session_key && !(t->session = vg_strdup(start->session_key)))
         return vg_err_sys(err, -ENOMEM, "cannot start the task");
     int r = store_start(a, start, t);
+    if (r == -ENODATA)
+        return vg_err_set(err, VG_UNAVAILABLE,
+                          "the driver has not told the node yet what the parts of its GPUs (MIG) "
+                          "are called: try again in a moment");
     if (r >= 0)
         r = vg_share_begin(a, t, start);
     if (r < 0)

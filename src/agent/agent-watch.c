@@ -48,7 +48,18 @@ static bool is_card(const struct vg_gpu *g, const struct vg_card_facts *f) {
         return false;
     if (f->vendor == VG_CARD_FAKE)
         return g->index == f->index;
+    if (g->part && g->part != f->part)
+        return false;
     return (f->minor >= 0 && g->minor == f->minor) || (*f->uuid && !strcmp(g->uuid, f->uuid));
+}
+
+/* A card in MIG mode cannot be used as a whole: its parts were made after the agent began, or none
+   were, or the driver's list of them is hidden from it. */
+static void refuse_whole(struct vg_agent_card *c, const struct vg_gpu *g) {
+    if (c->facts.mig && !g->part && g->vendor == VG_CARD_NVIDIA && !c->health.fault[0])
+        snprintf(c->health.fault, sizeof(c->health.fault),
+                 "is in MIG mode: make its parts, start the node's agent again, and give them by a "
+                 "pool of class mig");
 }
 
 static struct vg_agent_card *card_at(struct vg_agent *a, uint32_t index) {
@@ -63,10 +74,14 @@ static void on_facts(struct vg_agent *a, const struct vg_card_facts *f) {
     if (i == a->gpus.n) /* hidden from this node, or not offered */
         return;
     struct vg_agent_card *c = &a->card[i];
+    struct vg_gpu *g = &a->gpus.gpu[i];
     a->watch.map[f->index] = (int8_t)i;
     c->facts = *f;
+    if (g->part) /* only the library tells it */
+        snprintf(g->uuid, sizeof(g->uuid), "%s", f->uuid);
     if (!c->known)
         vg_health_init(&c->health);
+    refuse_whole(c, g);
     c->known = true;
     a->watch.news = true;
 }

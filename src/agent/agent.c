@@ -267,6 +267,10 @@ static void know_machine(struct vg_agent *a) {
         vg_gpus_fake((size_t)a->conf.gpus, fake_root, &a->gpus);
     else
         vg_gpus_find("", a->conf.gpus, a->conf.gpu_model, &a->gpus);
+    if (a->gpus.n_left_out)
+        vg_warn("%zu whole GPUs are not offered, since others are cut in parts (MIG): a node gives "
+                "the one or the other",
+                a->gpus.n_left_out);
     vg_agent_find_driver(a, NULL, 0);
 }
 

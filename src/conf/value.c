@@ -135,14 +135,14 @@ static const char *const networks[] = {
 };
 static const struct {
     const char *name;
-    bool offered, shares;
+    bool shares;
     const char *domain;
 } classes[VG_CLASSES] = {
-    [VG_CLASS_DEDICATED] = {"dedicated", true, false, "own card; shared kernel and driver"},
-    [VG_CLASS_SHARED] = {"shared", true, true, "own context; shared card, kernel and driver"},
-    [VG_CLASS_MPS] = {"mps", true, true, "one context for all on the card"},
-    [VG_CLASS_MIG] = {"mig", false, false, "own part of a card; shared kernel and driver"},
-    [VG_CLASS_BARE] = {"bare-metal", true, false, "own node"},
+    [VG_CLASS_DEDICATED] = {"dedicated", false, "own card; shared kernel and driver"},
+    [VG_CLASS_SHARED] = {"shared", true, "own context; shared card, kernel and driver"},
+    [VG_CLASS_MPS] = {"mps", true, "one context for all on the card"},
+    [VG_CLASS_MIG] = {"mig", false, "own part of a card; shared kernel and driver"},
+    [VG_CLASS_BARE] = {"bare-metal", false, "own node"},
 };
 
 const char *vg_network_name(enum vg_network n) {
@@ -171,19 +171,14 @@ const char *vg_pool_class_domain(enum vg_pool_class c) {
 }
 
 /* "dedicated, shared or mps": those that a file may name. Returns out. */
-static char *offered_classes(char *out, size_t n) {
-    unsigned left = 0;
+static char *class_names(char *out, size_t n) {
     size_t at = 0;
-    for (unsigned i = 0; i < VG_COUNT(classes); i++)
-        left += classes[i].offered;
     out[0] = 0;
     for (unsigned i = 0; i < VG_COUNT(classes) && at < n; i++) {
-        if (!classes[i].offered)
-            continue;
-        left--;
-        at += (size_t)snprintf(out + at, n - at, "%s%s%s", classes[i].name, left > 1 ? "," : "",
-                               left > 1    ? " "
-                               : left == 1 ? " or "
+        size_t left = VG_COUNT(classes) - i;
+        at += (size_t)snprintf(out + at, n - at, "%s%s", classes[i].name,
+                               left > 2    ? ", "
+                               : left == 2 ? " or "
                                            : "");
     }
     return out;
@@ -258,11 +253,8 @@ static int read_class(struct parse *p, const yaml_node_t *node, const struct key
                       const char *s, enum vg_pool_class *place) {
     enum vg_pool_class c;
     char names[96];
-    offered_classes(names, sizeof names);
     if (vg_pool_class_parse(s, &c) < 0)
-        return fail_value(p, node, key, s, names);
-    if (!classes[c].offered)
-        return parse_fail(p, node, "class '%s' is not offered yet; use %s", s, names);
+        return fail_value(p, node, key, s, class_names(names, sizeof names));
     *place = c;
     return 0;
 }

@@ -114,9 +114,12 @@ static void take_facts(struct vg_nodelink *a, struct vg_peer *p, const Vg__Pb__A
     struct vg_node *n = a->node;
     n->total = vg_res_from_pb(m->total);
     n->gpus = 0;
-    for (size_t i = 0; i < m->n_gpu; i++)
+    n->gpu_parts = false;
+    for (size_t i = 0; i < m->n_gpu; i++) {
+        n->gpu_parts |= m->gpu[i]->part;
         if (m->gpu[i]->index < VG_NODE_GPUS_MAX)
             n->gpus |= 1ULL << m->gpu[i]->index;
+    }
     n->total.gpus = (uint32_t)__builtin_popcountll(n->gpus);
     n->total.gpu_milli = 0;
     n->total.gpu_mem_bytes = least_gpu_mem(m);

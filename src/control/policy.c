@@ -231,6 +231,7 @@ int vg_policy_set_node(struct vg_control *c, struct vg_policy *p, const struct v
                             .gpu = gpus,
                             .n_gpus = gpus_of(a, gpus),
                             .far = far_of(a, far) ? far : NULL,
+                            .parts = n->gpu_parts,
                             .model = n->gpu_model,
                             .rack = rack_of(n),
                             .labels = labels,

@@ -79,7 +79,7 @@ void vg_start_send(struct vg_job *j, struct vg_nodelink *a) {
     m.network = (char *)vg_network_name(pool ? pool->network : VG_NETWORK_NAT);
     m.class_name = (char *)vg_pool_class_name(pool ? pool->class : VG_CLASS_DEDICATED);
     /* Adapters know nothing of shares: they are for whoever has whole cards. */
-    m.rdma = t->grant.gpus && (!pool || pool->rdma);
+    m.rdma = t->grant.gpus && (!pool || (pool->rdma && pool->class != VG_CLASS_MIG));
     m.has_rdma = m.rdma;
     m.n_gpu = gpu_list(t->gpus, gpus);
     m.gpu = gpus;

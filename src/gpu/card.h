@@ -11,6 +11,8 @@
 #define VG_NONE UINT32_MAX
 #define VG_NONE64 UINT64_MAX
 #define VG_CARDS_MAX 64
+#define VG_PART_IDS 64u /* instances are numbered below this */
+#define VG_PART(gi, ci) (1u + (uint32_t)(gi)*VG_PART_IDS + (uint32_t)(ci))
 #define VG_CARD_PROCS_MAX 32 /* the largest by memory */
 #define VG_CARD_MIGS_MAX 8
 
@@ -29,6 +31,8 @@ struct vg_card_facts {
     uint32_t pcie_gen, pcie_width;
     uint64_t linked;            /* set of cards that it reaches by NVLink */
     uint8_t near[VG_CARDS_MAX]; /* near.h: how near the others are, by their index */
+    uint32_t
+        part; /* VG_PART: it is a part of a card (MIG); 0: whole. Minor and bus are the card's */
     bool mig;
     uint32_t n_migs;
     char mig_uuid[VG_CARD_MIGS_MAX][64];

@@ -119,7 +119,7 @@ static void find_amd(const char *root, struct vg_gpus *g) {
 }
 
 void vg_gpus_find(const char *root, int64_t count, const char *model, struct vg_gpus *ret) {
-    ret->n = ret->n_common = 0;
+    ret->n = ret->n_common = ret->n_left_out = 0;
     ret->root[0] = 0;
     if (count == 0)
         return;
@@ -127,6 +127,7 @@ void vg_gpus_find(const char *root, int64_t count, const char *model, struct vg_
     drop_hidden(root, ret);
     if (ret->n == 0)
         find_in_dev(root, ret);
+    vg_gpus_split(root, ret);
     if (ret->n == 0)
         find_amd(root, ret);
     if (count > 0) {
@@ -150,7 +151,7 @@ static bool is_stand_in(const char *root, const char *path) {
 void vg_gpus_fake(size_t n, const char *root, struct vg_gpus *ret) {
     char path[VG_GPU_PATH];
     ret->n = VG_MIN(n, (size_t)VG_GPUS_MAX);
-    ret->n_common = 0;
+    ret->n_common = ret->n_left_out = 0;
     ret->root[0] = 0;
     if (root && strlen(root) < sizeof(ret->root) && is_stand_in(root, "/dev/nvidiactl"))
         snprintf(ret->root, sizeof(ret->root), "%s", root);
@@ -164,6 +165,8 @@ void vg_gpus_fake(size_t n, const char *root, struct vg_gpus *ret) {
         g->minor = (int)i;
         vg_card_fake_uuid((uint32_t)i, g->uuid, sizeof(g->uuid));
     }
+    if (ret->root[0])
+        vg_gpus_split(ret->root, ret);
 }
 
 /* The number of /dev/nvidiaN; -1: another node. */
@@ -231,9 +234,12 @@ size_t vg_gpu_devices(const struct vg_gpus *g, const char *root, const uint32_t 
     for (size_t i = 0; i < n && l.n < max; i++) {
         if (index[i] >= g->n || g->gpu[index[i]].minor < 0)
             continue;
+        char path[VG_GPU_PATH];
         amd |= g->gpu[index[i]].vendor == VG_CARD_AMD;
-        snprintf(ret[l.n++], VG_GPU_PATH, amd ? "/dev/dri/renderD%d" : "/dev/nvidia%d",
+        snprintf(path, sizeof(path), amd ? "/dev/dri/renderD%d" : "/dev/nvidia%d",
                  g->gpu[index[i]].minor);
+        if (!l.n || strcmp(ret[l.n - 1], path) != 0) /* two parts of one card follow each other */
+            snprintf(ret[l.n++], VG_GPU_PATH, "%s", path);
     }
     if (l.n == 0)
         return 0;
@@ -252,8 +258,12 @@ size_t vg_gpu_devices(const struct vg_gpus *g, const char *root, const uint32_t 
 int vg_gpu_visible(const struct vg_gpus *g, const uint32_t *index, size_t n, char *out,
                    size_t cap) {
     bool uuids = true;
-    for (size_t i = 0; i < n; i++)
-        uuids = uuids && index[i] < g->n && g->gpu[index[i]].uuid[0];
+    for (size_t i = 0; i < n; i++) {
+        bool known = index[i] < g->n && g->gpu[index[i]].uuid[0];
+        if (!known && index[i] < g->n && g->gpu[index[i]].part)
+            return -ENODATA;
+        uuids = uuids && known;
+    }
     size_t at = 0;
     out[0] = 0;
     for (size_t i = 0; i < n; i++) {

@@ -48,6 +48,10 @@ struct event_data {
 struct nvml {
     void *lib;
     handle card[VG_CARDS_MAX];
+    handle whole[VG_CARDS_MAX]; /* the card that it is a part of; else itself */
+    uint32_t part[VG_CARDS_MAX];
+    uint64_t struck; /* of a card in parts: those that an event is still to be told of */
+    uint32_t struck_xid;
     unsigned n;
     handle events; /* NULL: none are told */
     unsigned long long seen_use[VG_CARDS_MAX];
@@ -78,6 +82,8 @@ struct nvml {
     int (*mig_mode)(handle, unsigned *, unsigned *);
     int (*mig_count)(handle, unsigned *);
     int (*mig_by_index)(handle, unsigned, handle *);
+    int (*gpu_instance)(handle, unsigned *);
+    int (*compute_instance)(handle, unsigned *);
     int (*processes)(handle, unsigned *, struct process *);
     int (*mps_processes)(handle, unsigned *, struct process *);
     int (*process_use)(handle, struct process_use *, unsigned *, unsigned long long);
@@ -117,6 +123,8 @@ static const struct {
     FN(mig_mode, "nvmlDeviceGetMigMode", NULL),
     FN(mig_count, "nvmlDeviceGetMaxMigDeviceCount", NULL),
     FN(mig_by_index, "nvmlDeviceGetMigDeviceHandleByIndex", NULL),
+    FN(gpu_instance, "nvmlDeviceGetGpuInstanceId", NULL),
+    FN(compute_instance, "nvmlDeviceGetComputeInstanceId", NULL),
     FN(processes, "nvmlDeviceGetComputeRunningProcesses_v3",
        "nvmlDeviceGetComputeRunningProcesses_v2"),
     FN(mps_processes, "nvmlDeviceGetMPSComputeRunningProcesses_v3",
@@ -188,23 +196,28 @@ static uint64_t ask_linked(struct nvml *n, uint32_t i) {
 
 static int facts(void *state, uint32_t i, struct vg_card_facts *ret) {
     struct nvml *n = state;
-    handle h = n->card[i];
+    handle h = n->card[i], whole = n->whole[i];
     struct pci_info pci = {0};
     uint64_t used;
-    *ret = (struct vg_card_facts){.vendor = VG_CARD_NVIDIA, .index = i, .minor = -1, .numa = -1};
+    *ret = (struct vg_card_facts){
+        .vendor = VG_CARD_NVIDIA, .index = i, .minor = -1, .numa = -1, .part = n->part[i]};
     ask_text(n->name, h, ret->name, sizeof(ret->name));
     ask_text(n->uuid, h, ret->uuid, sizeof(ret->uuid));
     snprintf(ret->driver, sizeof(ret->driver), "%s", n->driver);
-    if (n->pci && n->pci(h, &pci) == NVML_OK)
+    if (n->pci && n->pci(whole, &pci) == NVML_OK)
         snprintf(ret->bus, sizeof(ret->bus), "%.31s", pci.bus_id);
-    uint32_t minor = ask32(n->minor, h);
+    uint32_t minor = ask32(n->minor, whole);
     ret->minor = minor < 1024 ? (int32_t)minor : -1;
     ret->numa = vg_card_numa("", ret->bus);
     ret->mem_bytes = VG_NONE64;
     ask_memory(n, h, &ret->mem_bytes, &used);
     ret->power_limit_mw = ask32(n->power_limit, h);
-    ret->pcie_gen = ask32(n->pcie_gen, h);
-    ret->pcie_width = ask32(n->pcie_width, h);
+    ret->pcie_gen = ask32(n->pcie_gen, whole);
+    ret->pcie_width = ask32(n->pcie_width, whole);
+    if (ret->part) { /* parts reach nobody directly */
+        ret->mig = true;
+        return 0;
+    }
     ret->linked = ask_linked(n, i);
     vg_nvml_near(&(struct vg_nvml_cards){.lib = n->lib, .card = n->card, .n = n->n}, ret);
     ask_migs(n, h, ret);
@@ -342,14 +355,18 @@ static int sample(void *state, uint32_t i, unsigned ask, struct vg_card_sample *
 static int event(void *state, struct vg_card_event *ret) {
     struct nvml *n = state;
     struct event_data d = {0};
-    while (n->events && n->event_wait(n->events, &d, 0) == NVML_OK) {
-        for (unsigned i = 0; i < n->n; i++)
-            if (n->card[i] == d.device && d.type == EVENT_XID) {
-                *ret = (struct vg_card_event){.index = i, .xid = (uint32_t)d.data};
-                return 1;
-            }
+    while (!n->struck && n->events && n->event_wait(n->events, &d, 0) == NVML_OK) {
+        for (unsigned i = 0; d.type == EVENT_XID && i < n->n; i++)
+            if (n->whole[i] == d.device)
+                n->struck |= 1ULL << i;
+        n->struck_xid = (uint32_t)d.data;
     }
-    return 0;
+    if (!n->struck)
+        return 0;
+    *ret =
+        (struct vg_card_event){.index = (uint32_t)__builtin_ctzll(n->struck), .xid = n->struck_xid};
+    n->struck &= n->struck - 1;
+    return 1;
 }
 
 /* ------------------------------------------------------------------ open */
@@ -370,7 +387,38 @@ static void open_events(struct nvml *n) {
         n->event_set(&n->events) != NVML_OK)
         n->events = NULL;
     for (unsigned i = 0; n->events && i < n->n; i++)
-        n->event_register(n->card[i], EVENT_XID, n->events); /* cards without them: no matter */
+        if (i == 0 || n->whole[i] != n->whole[i - 1])
+            n->event_register(n->whole[i], EVENT_XID, n->events); /* without them: no matter */
+}
+
+/* The parts of a card that is cut (MIG), each for itself; how many. */
+static unsigned open_parts(struct nvml *n, handle whole) {
+    unsigned mode = 0, pending = 0, max = 0, before = n->n;
+    if (!n->mig_mode || n->mig_mode(whole, &mode, &pending) != NVML_OK || mode != 1 ||
+        !n->mig_count || n->mig_count(whole, &max) != NVML_OK || !n->mig_by_index)
+        return 0;
+    for (unsigned i = 0; i < max && i < VG_PART_IDS && n->n < VG_CARDS_MAX; i++) {
+        handle part = NULL;
+        if (n->mig_by_index(whole, i, &part) != NVML_OK)
+            continue;
+        uint32_t gi = ask32(n->gpu_instance, part), ci = ask32(n->compute_instance, part);
+        if (gi >= VG_PART_IDS || ci >= VG_PART_IDS)
+            continue;
+        n->card[n->n] = part;
+        n->whole[n->n] = whole;
+        n->part[n->n++] = VG_PART(gi, ci);
+    }
+    return n->n - before;
+}
+
+static void open_card(struct nvml *n, unsigned i) {
+    handle whole = NULL;
+    bool lost = n->by_index(i, &whole) == NVML_LOST;
+    if ((!lost && open_parts(n, whole)) || n->n == VG_CARDS_MAX)
+        return;
+    n->lost[n->n] = lost;
+    n->card[n->n] = n->whole[n->n] = whole;
+    n->n++;
 }
 
 static int open_cards(struct nvml *n, const char *library, struct vg_err *err) {
@@ -383,9 +431,8 @@ static int open_cards(struct nvml *n, const char *library, struct vg_err *err) {
     if (r != NVML_OK)
         return vg_err_set(err, VG_UNAVAILABLE,
                           "%s cannot reach the driver (code %d): see 'nvidia-smi'", library, r);
-    n->n = VG_MIN(count, (unsigned)VG_CARDS_MAX);
-    for (unsigned i = 0; i < n->n; i++)
-        n->lost[i] = n->by_index(i, &n->card[i]) == NVML_LOST;
+    for (unsigned i = 0; i < count && i < VG_CARDS_MAX; i++)
+        open_card(n, i);
     if (!n->driver_version || n->driver_version(n->driver, sizeof(n->driver)) != NVML_OK)
         n->driver[0] = 0;
     n->driver[sizeof(n->driver) - 1] = 0;

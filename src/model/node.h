@@ -21,6 +21,7 @@ struct vg_node {
     uint64_t since_usec;      /* of the state, as passed to vg_node_move */
     struct vg_res total;
     uint64_t gpus;                                    /* set of GPU indices */
+    bool gpu_parts;                                   /* they are parts of cards (MIG) */
     struct vg_strings labels;                         /* "k=v" */
     char *gpu_model, *version, *address, *machine_id; /* owned; NULL when unknown */
     uint64_t lease_deadline_usec; /* boot clock; after it (and a margin) its tasks surely ended */

@@ -42,6 +42,7 @@ struct enode {
     uint32_t rack_next, rack_prev; /* 1 + slot of others in it; 0: none */
     uint32_t model_no;             /* equal ones have equal numbers; 0: none */
     uint32_t class_no;             /* nclass.c */
+    bool parts;                    /* its GPUs are parts of cards, for class mig alone */
     bool linked;                   /* some of its cards reach each other by NVLink */
     struct vg_res total;
     int64_t cpu_free, mem_free;  /* below 0 only through adopted tasks */

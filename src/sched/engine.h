@@ -117,6 +117,7 @@ struct vg_eng_node {
     /* How far any two are from each other, by index: 1 .. 255. NULL: as islands and NUMA nodes say.
      */
     const uint8_t (*far)[VG_NODE_GPUS_MAX];
+    bool parts; /* its GPUs are parts of cards: for requests of class mig, and for no others */
     const char *model; /* of its GPUs; NULL or "": none */
     const char *rack;  /* or whatever else gangs should stay within; NULL: unknown */
     char *const *labels;

@@ -348,6 +348,7 @@ int vg_eng_set_node(struct vg_eng *e, const struct vg_eng_node *in) {
     n->total = in->total;
     n->total.gpus = n->n_gpus = (uint32_t)n_gpus;
     n->usable = in->usable;
+    n->parts = in->parts;
     n->max_tasks = in->max_tasks ? in->max_tasks : VG_ENG_NODE_TASKS_MAX;
     n->ghost = false;
     vg_list_remove(&n->ghosts);

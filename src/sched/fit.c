@@ -241,9 +241,14 @@ bool vg_fit_suits(const struct fit *f, const struct enode *n) {
            vg_labels_within(f->label, f->n_labels, n->label, n->n_labels);
 }
 
+/* Who asks for a part of a card gets none that is whole, nor the other way round. */
+static bool kind_fits(const struct fit *f, const struct enode *n) {
+    return (!f->res.gpus && !f->res.gpu_milli) || (f->gpu_class == VG_CLASS_MIG) == n->parts;
+}
+
 static uint32_t rank_afresh(const struct fit *f, const struct enode *n) {
     uint32_t rank = n->ghost ? 0 : rank_in_pools(f, n);
-    return rank && size_fits(f, n) && vg_fit_suits(f, n) ? rank : 0;
+    return rank && kind_fits(f, n) && size_fits(f, n) && vg_fit_suits(f, n) ? rank : 0;
 }
 
 /* What was found for a node holds for its class. Remembering is no change that anybody sees, so

@@ -76,9 +76,9 @@ bool vg_labels_within(char *const *want, size_t n_want, char *const *have, size_
 /* --- classes --- */
 
 static int describe(const struct enode *n, struct vg_buf *b) {
-    int r = vg_buf_printf(b, "%llx.%llx.%llx.%llx %u %llu '%s'", (unsigned long long)n->pools[0],
+    int r = vg_buf_printf(b, "%llx.%llx.%llx.%llx %d %u %llu '%s'", (unsigned long long)n->pools[0],
                           (unsigned long long)n->pools[1], (unsigned long long)n->pools[2],
-                          (unsigned long long)n->pools[3], n->total.cpu_milli,
+                          (unsigned long long)n->pools[3], n->parts, n->total.cpu_milli,
                           (unsigned long long)n->total.mem_bytes, n->model);
     for (uint32_t i = 0; i < n->n_gpus && r == 0; i++)
         r = vg_buf_printf(b, " %llu", (unsigned long long)n->gpu[i].mem);

@@ -164,11 +164,12 @@ void vg_profile_unreserve(struct vg_eng *e, struct shape *s) {
 
 /* ------------------------------------------------------------------ what happens to them */
 
-/* At its beginning there is room for it beside the tasks that still run then. */
+/* The node is one for it still, and at its beginning there is room beside the tasks that run then.
+ */
 static bool feasible(const struct vg_eng *e, const struct hold *h) {
     struct egpu gpu[VG_NODE_GPUS_MAX];
     struct enode copy;
-    if (!h->node->usable)
+    if (!h->node->usable || !vg_fit_belongs(e, h->fit, h->node))
         return false;
     vg_room_at(e, h->node, VG_MAX(h->of->from, e->now), h->of->shape, true, &copy, gpu);
     if ((h->fit->res.cpu_milli && copy.cpu_free < 0) ||

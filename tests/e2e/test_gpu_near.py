@@ -89,6 +89,19 @@ def look(cloud, *options, **kw):
     return json.loads(cloud.out("vrun", *options, "python3", "-c", LOOK, **kw))
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_held(request):
+    """What an earlier task held is given back a moment after it has ended."""
+    for name in {"cloud", "parts"} & set(request.fixturenames):
+        all_free(request.getfixturevalue(name))
+
+
+def all_free(cloud, *tasks):
+    if tasks:
+        cloud.virga("task", "cancel", *tasks, check=0)
+    wait_for("their cards to be free", lambda: {g["state"] for g in cloud.json("gpu", "list")} == {"free"})
+
+
 def test_cards_say_how_near_they_are(cloud):
     near = [g["near"] for g in cloud.json("gpu", "list")]
     assert near == [[None, "SYS", "PIX", "SYS"], ["SYS", None, "SYS", "PIX"], ["PIX", "SYS", None, "SYS"], ["SYS", "PIX", "SYS", None]]
@@ -101,9 +114,7 @@ def test_two_cards_are_neighbours_and_one_breaks_up_no_pair(cloud):
     assert cloud.wait_state(pair, "running")["gpus"] == [1, 3]
     last = cloud.out("vbatch", "--gpus", "1", "sleep", "100")
     assert cloud.wait_state(last, "running")["gpus"] == [2]
-    cloud.virga("task", "cancel", first, pair, last, check=0)
-    for t in (first, pair, last):
-        cloud.wait_state(t, "cancelled")
+    all_free(cloud, first, pair, last)
     seen = look(cloud, "--gpus", "2")
     assert seen["open"].keys() == {"nvidia0", "nvidia2", "nvidiactl", "nvidia-uvm"}
 
@@ -115,7 +126,7 @@ def test_a_task_sees_its_own_card_and_no_other(cloud):
     assert seen["open"] == {"nvidia2": "ENXIO", "nvidiactl": "ENXIO", "nvidia-uvm": "ENXIO"}
     assert seen["make"] == ["EPERM"] * 4
     assert look(cloud)["dev"] == [], "without a card nothing of the driver is there"
-    cloud.virga("task", "cancel", holder, check=0)
+    all_free(cloud, holder)
 
 
 def open_in(group, path):
@@ -166,8 +177,10 @@ def test_the_filter_holds_whoever_makes_the_node(cloud):
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 def test_the_cpus_of_its_socket_when_they_are_enough(cloud):
     for cards, cpus, want in ((1, "1", [0]), (1, "2", [0, 1]), (2, "0.5", [0])):
+        all_free(cloud)
         assert look(cloud, "--gpus", str(cards), "--cpus", cpus)["cpus"] == want, (cards, cpus)
     assert len(look(cloud, "--gpus", "1")["cpus"]) > 1, "one that asks for no number may use all"
+    all_free(cloud)
     first = cloud.out("vbatch", "--gpus", "1", "--cpus", "0.7", "sleep", "100")
     cloud.wait_state(first, "running")
     second = cloud.out("vbatch", "--gpus", "1", "--cpus", "0.7", "sleep", "100")
@@ -179,9 +192,7 @@ def test_the_cpus_of_its_socket_when_they_are_enough(cloud):
         return sorted(os.sched_getaffinity(int(pid[0])))
     assert [cloud.task(t)["gpus"] for t in (first, second)] == [[0], [2]], "one socket"
     assert cpus_of(0) == [0] and len(cpus_of(1)) > 1, "its CPU is nearly taken: the second may go elsewhere"
-    cloud.virga("task", "cancel", first, second, check=0)
-    for t in (first, second):
-        cloud.wait_state(t, "cancelled")
+    all_free(cloud, first, second)
 
 
 def test_adapters_for_whole_cards_where_the_pool_allows_it(cloud):
@@ -223,3 +234,58 @@ def test_members_of_a_gang_know_the_way_to_each_other(cloud):
     links = {name for _, name in socket.if_nameindex() if name != "lo" and not name.startswith(f"vg{cloud.tag}")}
     assert env.get("GLOO_SOCKET_IFNAME") in (links or {None}), "a link of the node's, where it has one"
     assert "NCCL_IB_HCA" not in member_env(cloud, "-P", "plain")
+
+
+# ---------------------------------------------------------------------- parts of a card (MIG)
+
+PARTS = """
+lease: 20s
+heartbeat: 500ms
+pools:
+  - name: default
+  - name: slices
+    class: mig
+"""
+
+
+@pytest.fixture(scope="module")
+def parts():
+    """One card that its administrator has cut in two, each of which has two capabilities."""
+    cloud = Cloud(PARTS)
+    root = cloud.home / "node" / "fake-gpus"
+    for name, minor in (("nvidia0", 0), ("nvidiactl", 255), ("nvidia-uvm", 254)):
+        node(root / "dev" / name, 195, minor)
+    node(root / "dev/infiniband/uverbs0", 231, 192)
+    put(root / "sys/class/infiniband_verbs/uverbs0/ibdev", "mlx5_0\n")
+    for cap in range(1, 8):
+        node(root / "dev/nvidia-caps" / f"nvidia-cap{cap}", 241, cap)
+    mig = root / "proc/driver/nvidia/capabilities/gpu0/mig"
+    for gi, cap in ((1, 3), (2, 5)):
+        put(mig / f"gi{gi}" / "access", f"DeviceFileMinor: {cap}\nDeviceFileMode: 292\n")
+        put(mig / f"gi{gi}" / "ci0" / "access", f"DeviceFileMinor: {cap + 1}\nDeviceFileMode: 292\n")
+    cloud.up("--gpus", "fake:1")
+    wait_for("the parts to be seen", lambda: [g["mem_bytes"] for g in cloud.json("gpu", "list")] == [80 << 30] * 2)
+    yield cloud
+    cloud.down()
+    cloud.remove()
+
+
+def test_a_part_of_a_card_is_a_gpu_of_its_own(parts):
+    common = {"nvidia0", "nvidiactl", "nvidia-uvm"}
+    holder = parts.out("vbatch", "-P", "slices", "--gpus", "1", "sleep", "100")
+    assert parts.wait_state(holder, "running")["gpus"] == [0]
+    seen = look(parts, "-P", "slices", "--gpus", "1")
+    assert set(seen["dev"]) == common | {"nvidia-caps/nvidia-cap5", "nvidia-caps/nvidia-cap6"}, "and no adapter, no other's part"
+    assert set(seen["open"].values()) == {"ENXIO"}
+    assert seen["env"]["CUDA_VISIBLE_DEVICES"] == parts.json("gpu", "list")[1]["uuid"] != ""
+    all_free(parts, holder)
+    both = look(parts, "-P", "slices", "--gpus", "2")
+    assert set(both["dev"]) == common | {f"nvidia-caps/nvidia-cap{i}" for i in range(3, 7)}
+
+
+def test_a_card_that_is_cut_is_not_given_whole(parts):
+    done = parts.vrun("--gpus", "1", "true")
+    assert done.returncode != 0 and "default" in done.stderr.decode(), done.stderr
+    assert parts.out("vrun", "echo", "fine") == "fine", "who needs no GPU runs there as ever"
+    pool = [p for p in parts.json("pool", "list") if p["name"] == "slices"][0]
+    assert pool["class"] == "mig"

@@ -47,6 +47,24 @@ static unsigned index_of(const void *h) {
     return (unsigned)(c - cards);
 }
 
+#ifndef OLD
+/* Two parts of each card, for when it is cut. Few questions are answered of them, as in life. */
+#define PARTS 2u
+static char parts[CARDS][PARTS];
+
+static int part_of(const void *h, unsigned *card) {
+    const char *p = h;
+    if (p < parts[0] || p >= parts[0] + sizeof(parts))
+        return -1;
+    *card = (unsigned)(p - parts[0]) / PARTS;
+    return (int)((unsigned)(p - parts[0]) % PARTS);
+}
+static int is_part(const void *h) {
+    unsigned card;
+    return part_of(h, &card) >= 0;
+}
+#endif
+
 struct memory {
     unsigned long long total, free, used;
 };
@@ -134,6 +152,8 @@ API int nvmlDeviceGetNvLinkState(void *h, unsigned link, unsigned *active);
 API int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *h, unsigned link, struct pci *p);
 API int nvmlDeviceGetMigMode(void *h, unsigned *now, unsigned *then);
 API int nvmlDeviceGetMaxMigDeviceCount(void *h, unsigned *n);
+API int nvmlDeviceGetGpuInstanceId(void *h, unsigned *id);
+API int nvmlDeviceGetComputeInstanceId(void *h, unsigned *id);
 API int nvmlDeviceGetMigDeviceHandleByIndex(void *h, unsigned i, void **part);
 API int nvmlDeviceGetComputeRunningProcesses_v3(void *h, unsigned *n, struct process *p);
 API int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *h, unsigned *n, struct process *p);
@@ -148,16 +168,26 @@ int nvmlSystemGetDriverVersion(char *out, unsigned n) {
     return put(out, n, "580.159.04");
 }
 int nvmlDeviceGetName(void *h, char *out, unsigned n) {
+    if (is_part(h))
+        return put(out, n, "NVIDIA H200 MIG 1g.18gb");
     return put(out, n, index_of(h) ? "NVIDIA H200 NVL" : "NVIDIA H200");
 }
 int nvmlDeviceGetUUID(void *h, char *out, unsigned n) {
+    unsigned card = 0;
+    int part = part_of(h, &card);
+    if (part >= 0)
+        return put(out, n, card ? part ? "MIG-b1" : "MIG-b0" : part ? "MIG-a1" : "MIG-a0");
     return put(out, n, index_of(h) ? "GPU-bbbb" : "GPU-aaaa");
 }
 int nvmlDeviceGetMinorNumber(void *h, unsigned *v) {
+    if (is_part(h))
+        return NOT_SUPPORTED;
     *v = 1 - index_of(h); /* not as they are counted */
     return OK;
 }
 int nvmlDeviceGetPciInfo_v3(void *h, struct pci *p) {
+    if (is_part(h))
+        return NOT_SUPPORTED;
     memset(p, 0, sizeof(*p));
     p->bus = index_of(h) ? 0x4b : 0x1a;
     return put(p->bus_id, sizeof(p->bus_id), index_of(h) ? "00000000:4B:00.0" : "00000000:1A:00.0");
@@ -165,48 +195,71 @@ int nvmlDeviceGetPciInfo_v3(void *h, struct pci *p) {
 int nvmlDeviceGetMemoryInfo_v2(void *h, struct memory_v2 *m) {
     if (m->version != (sizeof(*m) | 2u << 24))
         abort();
+    if (is_part(h)) {
+        m->total = 16ULL << 30;
+        m->used = 1ULL << 30;
+        return OK;
+    }
     m->total = 141ULL << 30;
     m->used = cards[index_of(h)].used;
     return OK;
 }
 int nvmlDeviceGetUtilizationRates(void *h, struct utilization *u) {
+    if (is_part(h))
+        return NOT_SUPPORTED;
     const struct card *c = &cards[index_of(h)];
     *u = (struct utilization){(unsigned)c->sm, (unsigned)c->mem_busy};
     return c->lost ? LOST : OK;
 }
 int nvmlDeviceGetPowerUsage(void *h, unsigned *v) {
+    if (is_part(h))
+        return NOT_SUPPORTED;
     *v = (unsigned)cards[index_of(h)].power;
     return OK;
 }
 int nvmlDeviceGetEnforcedPowerLimit(void *h, unsigned *v) {
+    if (is_part(h))
+        return NOT_SUPPORTED;
     (void)h;
     *v = 700000;
     return OK;
 }
 int nvmlDeviceGetTotalEnergyConsumption(void *h, unsigned long long *v) {
+    if (is_part(h))
+        return NOT_SUPPORTED;
     *v = cards[index_of(h)].energy;
     return OK;
 }
 int nvmlDeviceGetTemperature(void *h, int which, unsigned *v) {
+    if (is_part(h))
+        return NOT_SUPPORTED;
     *v = 40 + index_of(h);
     return which ? NOT_SUPPORTED : OK;
 }
 int nvmlDeviceGetClockInfo(void *h, int which, unsigned *v) {
+    if (is_part(h))
+        return NOT_SUPPORTED;
     index_of(h);
     *v = which == 1 ? 1980 : 3201;
     return which == 1 || which == 2 ? OK : NOT_SUPPORTED;
 }
 int nvmlDeviceGetTotalEccErrors(void *h, int kind, int counter, unsigned long long *v) {
+    if (is_part(h))
+        return NOT_SUPPORTED;
     *v = kind == 1 ? cards[index_of(h)].ecc : 3;
     return counter ? NOT_SUPPORTED : OK;
 }
 int nvmlDeviceGetP2PStatus(void *a, void *b, int cap, int *status) {
+    if (is_part(a) || is_part(b))
+        return NOT_SUPPORTED;
     if (index_of(a) == index_of(b) || cap != 2)
         abort();
     *status = 0;
     return OK;
 }
 int nvmlDeviceGetTopologyCommonAncestor(void *a, void *b, int *level) {
+    if (is_part(a) || is_part(b))
+        return NOT_SUPPORTED;
     if (index_of(a) == index_of(b))
         abort();
     *level = (int)cards[index_of(a)].level;
@@ -232,16 +285,32 @@ int nvmlDeviceGetMigMode(void *h, unsigned *now, unsigned *then) {
     *now = *then = (unsigned)cards[index_of(h)].mig;
     return OK;
 }
+int nvmlDeviceGetGpuInstanceId(void *h, unsigned *id) {
+    unsigned card = 0;
+    int part = part_of(h, &card);
+    if (part < 0)
+        abort();
+    *id = (unsigned)part * 3 + 7;
+    return OK;
+}
+int nvmlDeviceGetComputeInstanceId(void *h, unsigned *id) {
+    if (!is_part(h))
+        abort();
+    *id = 0;
+    return OK;
+}
 int nvmlDeviceGetMaxMigDeviceCount(void *h, unsigned *n) {
     index_of(h);
     *n = 7;
     return OK;
 }
 int nvmlDeviceGetMigDeviceHandleByIndex(void *h, unsigned i, void **part) {
-    *part = &cards[index_of(h)];
-    return i < 2 ? OK : 6;
+    *part = &parts[index_of(h)][i / 3 % PARTS]; /* places 0 and 3 are taken */
+    return i == 0 || i == 3 ? OK : 6;
 }
 int nvmlDeviceGetComputeRunningProcesses_v3(void *h, unsigned *n, struct process *p) {
+    if (is_part(h))
+        return NOT_SUPPORTED;
     unsigned count = (unsigned)cards[index_of(h)].procs;
     if (*n < count)
         return TOO_SMALL;
@@ -251,6 +320,8 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *h, unsigned *n, struct process
     return OK;
 }
 int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *h, unsigned *n, struct process *p) {
+    if (is_part(h))
+        return NOT_SUPPORTED;
     unsigned count = (unsigned)cards[index_of(h)].mps;
     if (*n < count)
         return TOO_SMALL;
@@ -261,6 +332,8 @@ int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *h, unsigned *n, struct proc
 }
 int nvmlDeviceGetProcessUtilization(void *h, struct process_use *u, unsigned *n,
                                     unsigned long long since) {
+    if (is_part(h))
+        return NOT_SUPPORTED;
     index_of(h);
     if (since >= 5000 || *n < 1)
         return 6; /* nothing newer */
@@ -301,6 +374,8 @@ int fake_nvml_samples_open(void) {
     return samples_open;
 }
 int nvmlGpmQueryDeviceSupport(void *h, struct gpm_support *s) {
+    if (is_part(h))
+        return NOT_SUPPORTED;
     if (s->version != 1)
         abort();
     s->supported = !cards[index_of(h)].no_gpm;

@@ -134,10 +134,8 @@ Test(conf, each_mistake_has_its_sentence) {
                                  "or '-', beginning with a letter or digit"},
         {"pools:\n- name: a\n- name: a",
          "c.yaml:3: pool 'a' stands at line 2 already; rename or remove one"},
-        {"pools: [{name: a, class: mig}]",
-         "c.yaml:1: class 'mig' is not offered yet; use dedicated, shared, mps or bare-metal"},
         {"pools: [{name: a, class: fast}]", "c.yaml:1: 'class' is 'fast', but must be dedicated, "
-                                            "shared, mps or bare-metal"},
+                                            "shared, mps, mig or bare-metal"},
         {"pools: [{name: a, shape: {gpus: 0.5}}]", "c.yaml:1: pool 'a': class 'dedicated' gives "
                                                    "whole GPUs, so 'gpus' must be a whole number; "
                                                    "shares of a GPU need class 'shared'"},

@@ -190,6 +190,85 @@ Test(gpu, cards_of_amd_by_their_render_nodes) {
     cr_assert_str_eq(path[1], "/dev/kfd");
 }
 
+/* A part of the card with this minor, and the nodes by which it is used. */
+static void put_part(int minor, int gi, int ci, int gi_cap, int ci_cap) {
+    char path[128], text[64];
+    const struct {
+        const char *form;
+        int cap;
+    } files[] = {{"/proc/driver/nvidia/capabilities/gpu%d/mig/gi%d/access", gi_cap},
+                 {"/proc/driver/nvidia/capabilities/gpu%d/mig/gi%d/ci%d/access", ci_cap}};
+    for (int i = 0; i < 2; i++) {
+        if (i)
+            snprintf(path, sizeof(path), files[1].form, minor, gi, ci);
+        else
+            snprintf(path, sizeof(path), files[0].form, minor, gi);
+        snprintf(text, sizeof(text), "DeviceFileMinor: %d\nDeviceFileMode: 292\n", files[i].cap);
+        put(path, text);
+        snprintf(path, sizeof(path), "/dev/nvidia-caps/nvidia-cap%d", files[i].cap);
+        put(path, "");
+    }
+}
+
+Test(gpu, parts_of_cards_are_offered_each_for_itself) {
+    struct vg_gpus g;
+    char path[16][VG_GPU_PATH], value[64];
+    uint32_t first = 0, both[] = {0, 1};
+    two_cards();
+    put("/proc/driver/nvidia/capabilities/mig/config", "DeviceFileMinor: 1\n");
+    put("/dev/nvidia-caps/nvidia-cap1", "");
+    put("/proc/driver/nvidia/capabilities/gpu1/mig/other", "");
+    put_part(0, 10, 0, 30, 31);
+    put_part(0, 9, 0, 20, 21);
+    vg_gpus_find(root, -1, NULL, &g);
+    cr_assert_eq(g.n, 2u);
+    cr_assert_eq(g.n_left_out, 1u, "the card that is whole");
+    cr_assert_eq(g.gpu[0].part, VG_PART(9, 0));
+    cr_assert_eq(g.gpu[1].part, VG_PART(10, 0));
+    cr_assert_eq(g.gpu[1].index, 1u);
+    cr_assert_str_eq(g.gpu[0].model, "NVIDIA H200 MIG");
+    cr_assert_eq(vg_gpu_devices(&g, root, &first, 1, path, 16), 5u);
+    cr_assert_str_eq(path[0], "/dev/nvidia0");
+    cr_assert_str_eq(path[3], "/dev/nvidia-caps/nvidia-cap20");
+    cr_assert_str_eq(path[4], "/dev/nvidia-caps/nvidia-cap21");
+    cr_assert_eq(vg_gpu_devices(&g, root, both, 2, path, 16), 7u, "one card, its node once");
+    cr_assert_eq(vg_gpu_visible(&g, both, 2, value, sizeof(value)), -ENODATA,
+                 "a part has no number");
+    for (int i = 0; i < 2; i++)
+        snprintf(g.gpu[i].uuid, sizeof(g.gpu[i].uuid), "MIG-%d", i);
+    cr_assert_eq(vg_gpu_visible(&g, both, 2, value, sizeof(value)), 0);
+    cr_assert_str_eq(value, "MIG-0,MIG-1");
+}
+
+Test(gpu, a_part_that_cannot_be_opened_here_is_not_offered) {
+    struct vg_gpus g;
+    char cap[PATH_MAX];
+    two_cards();
+    put_part(0, 1, 0, 20, 21);
+    put_part(0, 2, 0, 30, 31);
+    snprintf(cap, sizeof(cap), "%s/dev/nvidia-caps/nvidia-cap31", root);
+    unlink(cap);
+    vg_gpus_find(root, -1, NULL, &g);
+    cr_assert_eq(g.n, 1u);
+    cr_assert_eq(g.gpu[0].part, VG_PART(1, 0));
+    put("/proc/driver/nvidia/capabilities/gpu0/mig/gi1/access", "DeviceFileMinor: nonsense\n");
+    vg_gpus_find(root, -1, NULL, &g);
+    cr_assert_eq(g.n, 2u, "no part: the cards as they are");
+    cr_assert_eq(g.gpu[0].part, 0u);
+    cr_assert_eq(g.n_left_out, 0u);
+}
+
+Test(gpu, more_parts_than_can_be_counted) {
+    struct vg_gpus g;
+    two_cards();
+    for (int i = 0; i < 70; i++) /* instances from 64 on are none that we know */
+        put_part(0, i, 0, 100 + 2 * i, 101 + 2 * i);
+    for (int i = 0; i < 10; i++)
+        put_part(1, i, 0, 300 + 2 * i, 301 + 2 * i);
+    vg_gpus_find(root, -1, NULL, &g);
+    cr_assert_eq(g.n, VG_GPUS_MAX);
+}
+
 Test(gpu, simulated_cards_have_no_nodes) {
     struct vg_gpus g;
     char path[8][VG_GPU_PATH];

@@ -44,7 +44,7 @@ Test(nvml, facts_of_every_card) {
     cr_assert_eq(f.linked, 1u);
     cr_assert(f.mig);
     cr_assert_eq(f.n_migs, 2u);
-    cr_assert_str_eq(f.mig_uuid[1], "GPU-bbbb");
+    cr_assert_str_eq(f.mig_uuid[1], "MIG-b1");
     close_library();
 }
 
@@ -73,6 +73,44 @@ Test(nvml, how_near_the_other_card_is) {
     set(1, "level", 70); /* nothing that we know */
     cr_assert_eq(src.facts(src.state, 1, &f), 0);
     cr_assert_eq(vg_near_level(f.near[0]), VG_NEAR_UNKNOWN);
+    close_library();
+}
+
+Test(nvml, the_parts_of_a_card_are_cards) {
+    struct vg_card_facts f;
+    struct vg_card_sample s;
+    struct vg_card_event e;
+    void *lib = dlopen(FAKE_NVML, RTLD_NOW); /* it is cut before it is opened */
+    *(void **)&set = dlsym(lib, "fake_nvml_set");
+    set(1, "mig", 1);
+    open_library(FAKE_NVML);
+    cr_assert_eq(src.n, 3u, "a whole one and two parts");
+    cr_assert_eq(src.facts(src.state, 0, &f), 0);
+    cr_assert_eq(f.part, 0u);
+    cr_assert_not(f.mig);
+    for (uint32_t i = 1; i < 3; i++) {
+        cr_assert_eq(src.facts(src.state, i, &f), 0);
+        cr_assert_eq(f.part, VG_PART(i == 1 ? 7 : 10, 0));
+        cr_assert_str_eq(f.uuid, i == 1 ? "MIG-b0" : "MIG-b1");
+        cr_assert_str_eq(f.name, "NVIDIA H200 MIG 1g.18gb");
+        cr_assert_eq(f.minor, 0, "the card's");
+        cr_assert_str_eq(f.bus, "00000000:4B:00.0");
+        cr_assert_eq(f.mem_bytes, 16ULL << 30);
+        cr_assert_eq(f.linked, 0u);
+        cr_assert(f.mig);
+    }
+    cr_assert_eq(src.sample(src.state, 1, VG_ASK_SLOW | VG_ASK_COUNTERS | VG_ASK_USES, &s), 0);
+    cr_assert_eq(s.mem_used_bytes, 1ULL << 30);
+    cr_assert_eq(s.sm_percent, VG_NONE, "nobody tells it of a part");
+    cr_assert_eq(s.energy_mj, VG_NONE64);
+    cr_assert_not(s.lost);
+    set(1, "xid", 79);
+    for (uint32_t i = 1; i < 3; i++) {
+        cr_assert_eq(src.event(src.state, &e), 1, "what befalls the card befalls its parts");
+        cr_assert_eq(e.index, i);
+        cr_assert_eq(e.xid, 79u);
+    }
+    cr_assert_eq(src.event(src.state, &e), 0);
     close_library();
 }
 

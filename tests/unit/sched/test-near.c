@@ -1,6 +1,7 @@
 /* Sets of cards by distance, against going through all sets, on machines as they are built. */
 #include "sched/near.h"
 
+#include "conf/conf.h"
 #include "engine-kit.h"
 
 #include <stdlib.h>
@@ -214,6 +215,48 @@ Test(near, without_distances_islands_and_sockets_tell) {
     cr_assert_eq(started_on(e, 1), 0x01u);
     kit_submit(e, 2, 1, 4);
     cr_assert_eq(started_on(e, 2), 0xf0u);
+    vg_eng_free(e);
+}
+
+/* ------------------------------------------------------------------ parts of cards */
+
+static void add_node(struct vg_eng *e, uint64_t id, bool parts) {
+    struct vg_eng_gpu g[2] = {{.index = 0, .mem_bytes = 16ULL << 30},
+                              {.index = 1, .mem_bytes = 16ULL << 30}};
+    struct vg_eng_node n = {.id = id,
+                            .name = "node",
+                            .total = {.cpu_milli = 64000, .mem_bytes = 512ULL << 30},
+                            .gpu = g,
+                            .n_gpus = 2,
+                            .parts = parts,
+                            .usable = true};
+    cr_assert_eq(vg_eng_set_node(e, &n), 0);
+}
+
+static uint64_t node_for(struct vg_eng *e, uint64_t task, uint32_t gpus, uint8_t class) {
+    struct vg_eng_req r = kit_req(task, 1, gpus);
+    struct vg_eng_decision d;
+    r.gpu_class = class;
+    kit_send(e, &r);
+    return vg_eng_next(e, &d) ? d.node : 0;
+}
+
+Test(near, parts_of_cards_are_for_those_who_ask_for_parts) {
+    struct vg_eng *e = kit_new(0, 0);
+    add_node(e, 1, true);
+    add_node(e, 2, false);
+    cr_assert_eq(node_for(e, 1, 1, VG_CLASS_DEDICATED), 2u);
+    cr_assert_eq(node_for(e, 2, 1, VG_CLASS_MIG), 1u);
+    cr_assert_eq(node_for(e, 3, 1, VG_CLASS_MIG), 1u);
+    cr_assert_eq(node_for(e, 4, 1, VG_CLASS_MIG), 0u, "the whole card that is free is not for it");
+    cr_assert_eq(node_for(e, 5, 1, VG_CLASS_DEDICATED), 2u);
+    cr_assert_eq(node_for(e, 6, 1, VG_CLASS_DEDICATED), 0u);
+    add_node(e, 1, false); /* the same machine, its card whole again, once its parts are free */
+    vg_eng_release(e, 2, VG_ENG_ENDED);
+    struct vg_eng_decision d;
+    cr_assert(vg_eng_next(e, &d));
+    cr_assert_eq(d.task, 6u);
+    cr_assert_eq(d.node, 1u);
     vg_eng_free(e);
 }
 
