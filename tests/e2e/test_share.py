@@ -330,6 +330,23 @@ def test_memory_is_changed_under_a_running_task(cloud, driver, one_card):
     run.communicate(timeout=60)
 
 
+def test_memory_that_is_given_up_is_others_without_what_is_in_use(cloud, driver, one_card):
+    def batch(mem):
+        return cloud.out("vbatch", "-q", "-P", "parts", "--gpus", "0.3", "--gpu-mem", mem, "sleep", "100")
+    with Holder(cloud, "keeps", "0.3", mem="60G", mib=20480) as keeps:
+        cloud.virga("task", "share", keeps.task, "--gpu-mem", "10G", check=0)
+        fits = batch("55G")
+        cloud.wait_state(fits, "running")
+        cloud.virga("task", "cancel", fits, "--grace", "0", check=0)
+        cloud.wait_state(fits, "cancelled")
+        much = batch("65G")
+        assert cloud.task(much)["state"] == "queued", "20 GiB are in use, whatever the limit says"
+        assert "it needs 0.3 of a GPU with 65 GiB and a card with that much free has at most 59.9 GiB left" in cloud.out(
+            "virga", "task", "why", much)
+    cloud.wait_state(much, "running")
+    cloud.virga("task", "cancel", much, "--grace", "0", check=0)
+
+
 # ------------------------------------------------------------------ what a program sees
 
 
