@@ -58,7 +58,8 @@ int vg_http_parse(const char *text, size_t n, size_t *ret_path) {
 }
 
 static const struct vg_http_page *find(const struct vg_http *h, const char *path, size_t n) {
-    n = VG_MIN(n, strcspn(path, "?"));
+    const char *query = memchr(path, '?', n);
+    n = query ? (size_t)(query - path) : n;
     for (const struct vg_http_page *p = h->pages; p->path; p++)
         if (strlen(p->path) == n && strncmp(p->path, path, n) == 0)
             return p;
