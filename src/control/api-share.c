@@ -72,9 +72,7 @@ static int read_share(const Vg__Pb__TaskShare *m, const struct vg_task *t, struc
 static int check_bounds(struct vg_control *c, const struct vg_task *t, const struct vg_share *s,
                         bool admin, struct vg_err *err) {
     const struct vg_pool_conf *pool = vg_conf_pool(&c->conf, vg_task_pool(t));
-    struct vg_res want = t->grant, got;
-    want.gpu_milli = s->milli;
-    want.gpu_mem_bytes = s->mem_bytes;
+    struct vg_res want = {.gpu_milli = s->milli, .gpu_mem_bytes = s->mem_bytes}, got;
     Vg__Pb__Resources pb = vg_res_to_pb(want);
     if (t->spec->max_cost_micro && s->milli > t->share.milli)
         return vg_err_set(err, VG_CONFLICT,
@@ -106,6 +104,7 @@ static void stored(struct vg_job *j, uint64_t who, int result) {
                       strerror(-result));
     else if (p)
         vg_task_send(p, (uint32_t)who, false, j->task);
+    vg_place_all(j->ctl); /* after the node was told: what starts there now finds it so */
 }
 
 static int change(struct vg_call *call, struct vg_job *j, struct vg_err *err) {
@@ -138,7 +137,6 @@ static void carry_out(struct vg_call *call, struct vg_job *j) {
     int r = vg_persist_now(j, VG_STORE_COMMIT, stored, who_waits(call));
     if (r < 0)
         stored(j, who_waits(call), r);
-    vg_place_all(call->ctl);
 }
 
 void vg_api_share_set(struct vg_call *call) {
