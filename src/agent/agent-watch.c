@@ -56,7 +56,7 @@ static bool is_card(const struct vg_gpu *g, const struct vg_card_facts *f) {
 /* A card in MIG mode cannot be used as a whole: its parts were made after the agent began, or none
    were, or the driver's list of them is hidden from it. */
 static void refuse_whole(struct vg_agent_card *c, const struct vg_gpu *g) {
-    if (c->facts.mig && !g->part && g->vendor == VG_CARD_NVIDIA && !c->health.fault[0])
+    if (c->facts.mig && !g->part && !c->health.fault[0])
         snprintf(c->health.fault, sizeof(c->health.fault),
                  "is in MIG mode: make its parts, start the node's agent again, and give them by a "
                  "pool of class mig");

@@ -93,8 +93,8 @@ int vg_amd_open(const char *root, struct vg_card_source *ret, struct vg_err *err
 /* Cards that are not there, for tests and demonstrations. Card N does what `dir`/N says, one word
    a line: "sm 40", "mem 2147483648", "power 300000", "rx 4096", "tx 4096", "xid 79", "lost 1",
    "ecc 2", "hang 1", and "proc PID SM BYTES" for each of its processes; without such a file it is
-   idle. Read once, when it is opened: "numa 1", "switch 2" (a PCIe switch), "island 1" (NVLink);
-   equal numbers are together. */
+   idle. Read once, when it is opened: "numa 1", "switch 2" (a PCIe switch), "island 1" (NVLink),
+   where equal numbers are together; "mig 1": it is in MIG mode. */
 int vg_fake_open(uint32_t n, const char *dir, struct vg_card_source *ret, struct vg_err *err);
 
 /* The kernel's name of a device (0000:4b:00.0) by what drivers write (00000000:4B:00.0): four

@@ -29,7 +29,7 @@ struct fake {
 
 struct script {
     uint64_t sm, mem, power, xid, lost, ecc, hang, rx, tx;
-    uint64_t numa, bridge, island; /* facts: read once */
+    uint64_t numa, bridge, island, mig; /* facts: read once */
     uint32_t n_procs;
     struct vg_card_proc proc[VG_CARD_PROCS_MAX];
 };
@@ -55,7 +55,8 @@ static void read_script(const struct fake *f, uint32_t i, struct script *s) {
         {"lost", offsetof(struct script, lost)},     {"ecc", offsetof(struct script, ecc)},
         {"hang", offsetof(struct script, hang)},     {"rx", offsetof(struct script, rx)},
         {"tx", offsetof(struct script, tx)},         {"numa", offsetof(struct script, numa)},
-        {"switch", offsetof(struct script, bridge)}, {"island", offsetof(struct script, island)}};
+        {"switch", offsetof(struct script, bridge)}, {"island", offsetof(struct script, island)},
+        {"mig", offsetof(struct script, mig)}};
     char path[4096];
     vg_auto_free char *text = NULL;
     size_t len;
@@ -89,6 +90,7 @@ static void lay_out(const struct fake *f, uint32_t i, struct vg_card_facts *ret)
     struct script own, other;
     read_script(f, i, &own);
     ret->numa = own.numa < 4096 ? (int32_t)own.numa : -1;
+    ret->mig = own.mig != 0;
     for (uint32_t k = 0; k < f->n && k < VG_CARDS_MAX; k++) {
         read_script(f, k, &other);
         if (k == i)

@@ -289,3 +289,16 @@ def test_a_card_that_is_cut_is_not_given_whole(parts):
     assert parts.out("vrun", "echo", "fine") == "fine", "who needs no GPU runs there as ever"
     pool = [p for p in parts.json("pool", "list") if p["name"] == "slices"][0]
     assert pool["class"] == "mig"
+
+
+def test_a_card_in_mig_mode_without_parts_is_drained():
+    cloud = Cloud(PARTS)
+    try:
+        put(cloud.home / "node" / "fake-gpus" / "1", "mig 1\n")
+        cloud.up("--gpus", "fake:2")
+        wait_for("the card to be drained", lambda: [g["state"] for g in cloud.json("gpu", "list")] == ["free", "drained"])
+        assert "is in MIG mode: make its parts" in cloud.json("gpu", "list")[1]["reason"]
+        assert cloud.vrun("--gpus", "1", "true").returncode == 0, "the other one serves"
+        cloud.down()
+    finally:
+        cloud.remove()

@@ -100,6 +100,42 @@ Test(gpus, what_a_report_says_of_cards_it_does_not_have_is_dropped) {
     msg_done(&m);
 }
 
+/* Both cards of a node say how near the other is, in rows of this length. */
+static void report_near(struct side *s, size_t n, uint32_t value) {
+    static uint32_t row[1000];
+    Vg__Pb__GpuReport r = VG__PB__GPU_REPORT__INIT;
+    Vg__Pb__GpuState g[2], *both[] = {&g[0], &g[1]};
+    for (size_t i = 0; i < n; i++)
+        row[i] = value;
+    for (uint32_t i = 0; i < 2; i++) {
+        vg__pb__gpu_state__init(&g[i]);
+        g[i].has_index = 1;
+        g[i].index = i;
+        g[i].near = row;
+        g[i].n_near = n;
+    }
+    r.gpu = both;
+    r.n_gpu = 2;
+    ENV(env, GPU_REPORT, gpu_report, &r);
+    side_send(s, &env, NULL, 0);
+    side_sync(&w, s);
+}
+
+Test(gpus, whatever_a_node_says_of_nearness_its_cards_are_placed) {
+    static const size_t lengths[] = {1, 2, 64, 65, 1000};
+    play_gpus(&agent, "n", 0);
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        report_near(&agent, lengths[i], i % 2 ? UINT32_MAX : 18);
+        struct msg m = list();
+        cr_assert_eq(m.env->gpus->gpu[0]->n_near, lengths[i], "it is shown as it was told");
+        msg_done(&m);
+    }
+    play_run(&client, T1, two_gpus);
+    struct msg m = side_expect(&w, &agent, BODY(START));
+    cr_assert_eq(m.env->start->n_gpu, 2u);
+    msg_done(&m);
+}
+
 Test(gpus, a_report_without_end_is_not_kept) {
     static char much[100001];
     memset(much, 'x', sizeof much - 1);
