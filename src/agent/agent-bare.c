@@ -219,11 +219,11 @@ static void on_readable(uv_poll_t *poll, int status, int events) {
         program_ended(a);
 }
 
-/* The cards of the node, as the program wants to hear of them; how many words. */
-static size_t say_cards(const struct vg_agent *a, const char **argv, char *count, size_t n,
-                        const char *dir) {
+/* The cards of the node, as the program wants to hear of them. */
+static void say_cards(const struct vg_agent *a, const char **argv, char *count, size_t n,
+                      const char *dir) {
     if (!vg_agent_has_cards(a))
-        return 0;
+        return;
     if (a->gpus.gpu[0].vendor == VG_CARD_FAKE) {
         snprintf(count, n, "%zu", a->gpus.n);
         argv[0] = "--fake", argv[1] = count, argv[2] = dir;
@@ -231,9 +231,8 @@ static size_t say_cards(const struct vg_agent *a, const char **argv, char *count
         argv[0] = "--nvidia", argv[1] = vg_agent_library(a, "libnvidia-ml.so.1");
         argv[2] = vg_agent_library(a, "libcuda.so.1");
     } else {
-        argv[0] = "--unknown", argv[1] = argv[2] = "";
+        argv[0] = "--unknown";
     }
-    return 3;
 }
 
 static int run_program(struct vg_agent *a, const char *what) {

@@ -27,9 +27,12 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#define OWN_FDS_MAX 32 /* that the sandbox node needs for one profile */
+
 struct keep {
     const struct vg_agent *agent;
-    int fd[VG_AGENT_KEEP_FDS + 2];
+    const struct vg_sandbox_profile *profile;
+    int fd[VG_AGENT_KEEP_FDS + OWN_FDS_MAX + 2];
     size_t n;
 };
 
@@ -78,6 +81,10 @@ static void close_others(int keep_fd, void *user) {
     for (size_t i = 0; i < a->n_keep_fds; i++)
         if (i < a->n_fixed_fds || still_the_nodes(a->keep_fds[i]))
             keep->fd[keep->n++] = a->keep_fds[i];
+    /* What was noted may lack one: a thread of the loop's can close a descriptor in between, whose
+       number is then none of those that were free before. */
+    size_t own = vg_sandbox_node_fds(a->node, keep->profile, keep->fd + keep->n, OWN_FDS_MAX);
+    keep->n += VG_MIN(own, (size_t)OWN_FDS_MAX);
     qsort(keep->fd, keep->n, sizeof(int), by_number);
     unsigned from = 3;
     for (size_t i = 0; i < keep->n; i++) {
@@ -147,7 +154,7 @@ int vg_keeper_birth(struct vg_agent *a, const struct vg_warm_key *key, struct vg
         return r;
     birth.net_slot = k->net_slot;
     warm_node(a, &birth.profile);
-    struct keep keep = {.agent = a};
+    struct keep keep = {.agent = a, .profile = &birth.profile};
     if (birth.profile.netns_fd >= 0)
         keep.fd[keep.n++] = birth.profile.netns_fd;
     r = vg_keeper_spawn(&birth, close_others, &keep, &k->pid, &k->fd, err);

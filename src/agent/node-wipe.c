@@ -227,6 +227,8 @@ static int open_cards(int argc, char **argv, struct wipe *w, struct vg_err *err)
         w->simulated = true;
         return vg_wiper_fake((uint32_t)n, argv[2], &w->cards, err);
     }
+    if (!strcmp(argv[0], "--unknown"))
+        return vg_err_set(err, VG_UNSUPPORTED, "there is a way for NVIDIA's cards only");
     if (argc == 3 && !strcmp(argv[0], "--nvidia"))
         return vg_wiper_nvidia(argv[1], argv[2], &w->cards, err);
     return vg_err_set(err, VG_INVALID, "virga node-wipe is started by the agent, not by hand");

@@ -7,7 +7,7 @@ import sqlite3
 
 import pytest
 from hosts import FAR_CONFIG, FarNode, far_world
-from virga import Cloud, descendants_of, pids, read_bytes, status_field, wait_for
+from virga import BIN, Cloud, descendants_of, pids, read_bytes, status_field, wait_for
 
 CONFIG = """
 lease: 20s
@@ -203,6 +203,42 @@ def test_a_keeper_that_is_killed_leaves_nothing_either(cloud, cards):
     rows = wait_for("the ledger", lambda: (r := db.execute("SELECT how,wiped FROM attempts WHERE task=? ORDER BY attempt",
                                                            (task,)).fetchall()) and len(r) == 2 and r)
     assert rows[0][0] == "lost" and all("GPU 0" in wiped for _how, wiped in rows), rows
+
+
+def wipe(cloud, *words, **env):
+    """The program itself, against libraries that have one simulated card of NVIDIA's."""
+    libs = BIN.parent / "tests" / "unit" / "gpu" / "libwipe-libs.so"
+    done = cloud.virga("node-wipe", *words, "--nvidia", libs, libs, env={**cloud.env, **env})
+    return done.returncode, done.stdout.decode().splitlines()
+
+
+def test_real_cards_are_cleared_and_what_cannot_be_is_marked(cloud, tmp_path):
+    state = tmp_path / "bare"
+    assert wipe(cloud, "before", state, "00000000000000aa", "1") == (0, ["done"])
+    rc, lines = wipe(cloud, "after", state, WIPE_COMPUTE="3")
+    assert rc == 0 and lines[0] == "GPU 0: compute mode put back from 3 to 0"
+    assert lines[1] == "GPU 0 GPU-of-a-test: 4.8 GiB of 4.9 GiB of memory overwritten with zeros" and lines[-1] == "done"
+    rc, lines = wipe(cloud, "after", state, WIPE_COMPUTE="1", WIPE_SET="4", WIPE_HELD_MIB="3000")
+    assert rc == 1 and lines[0] == "!GPU 0: its compute mode is 1, was 0 before, and cannot be put back"
+    assert lines[1].startswith("!GPU 0: only 1.9 GiB of 4.9 GiB")
+    rc, lines = wipe(cloud, "before", state, "00000000000000aa", "1", WIPE_INIT="999")
+    assert rc == 1 and "CUDA error 999" in lines[0] and lines[0].startswith("!")
+
+
+def test_a_cloud_that_goes_down_wipes_first(cards):
+    cloud = Cloud(CONFIG)
+    cloud.up("--gpus", "fake:1")
+    task = bare(cloud, "sh", "-c", LEAVE + "sleep 1000")
+    cloud.wait_state(task, "running")
+    wait_for("its processes", lambda: running("sleep\0004322"))
+    assert (cloud.home / "node" / "bare").exists()
+    assert cloud.down().returncode == 0
+    assert not cloud.leftovers() and not running("sleep\0004322")
+    cloud.up("--gpus", "fake:1")
+    wait_for("the node to be wiped", lambda: not (cloud.home / "node" / "bare").exists() and node(cloud)["state"] == "ready")
+    assert cloud.vrun("true").returncode == 0
+    assert cloud.down().returncode == 0
+    cloud.remove()
 
 
 class NodeWithCards(FarNode):
