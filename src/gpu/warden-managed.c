@@ -35,6 +35,32 @@ static void see_mapping(struct vg_wcaller_process *p, uint64_t from, uint64_t to
             end_let(p, i);
 }
 
+/* Where a thread is. One that runs may be in the call or not. */
+enum where { ELSEWHERE, MAPPING, RUNNING };
+
+static enum where where_is(pid_t pid, pid_t tid) {
+    char path[64], text[32];
+    snprintf(path, sizeof(path), "/proc/%d/task/%d/syscall", (int)pid, (int)tid);
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return errno == ENOENT ? ELSEWHERE : RUNNING;
+    enum where w = !fgets(text, sizeof(text), f) || text[0] == 'r' ? RUNNING
+                   : strtol(text, NULL, 10) == SYS_mmap            ? MAPPING
+                                                                   : ELSEWHERE;
+    fclose(f);
+    return w;
+}
+
+/* Those of threads that are seen to be through; one that runs is so within a second. Before the
+   mappings are looked at, that those are seen. */
+static void end_lets(struct vg_wcaller_process *p, uint64_t now) {
+    for (size_t i = p->n_lets; i-- > 0;) {
+        enum where w = where_is(p->pid, p->let[i].tid);
+        if (w == ELSEWHERE || (w == RUNNING && now - p->let[i].usec > VG_USEC))
+            end_let(p, i);
+    }
+}
+
 /* What the process has mapped from the device, or may be mapping. */
 static uint64_t managed_now(const struct vg_warden_watch *t, struct vg_wcaller_process *p) {
     char path[32], line[512];
@@ -100,6 +126,7 @@ struct vg_warden_answer vg_wmanaged_mmap(struct vg_warden_watch *t, struct vg_wc
         return (struct vg_warden_answer){.let = true};
     if (!is_managed(c, (int)d->args[4]))
         return (struct vg_warden_answer){.error = -EINVAL};
+    end_lets(c->p, vg_now_usec());
     uint64_t now = managed_now(t, c->p);
     vg_warden_managed_now(t->w, c->p->number, now);
     if (c->p->n_lets == VG_WLETS_MAX || !vg_warden_managed(t->w, c->p->number, now, bytes))
@@ -109,27 +136,11 @@ struct vg_warden_answer vg_wmanaged_mmap(struct vg_warden_watch *t, struct vg_wc
     return (struct vg_warden_answer){.let = true};
 }
 
-/* Whether a thread waits inside the call; one that does not is through with it within a second. */
-static bool is_mapping(pid_t pid, pid_t tid) {
-    char path[64], text[32];
-    snprintf(path, sizeof(path), "/proc/%d/task/%d/syscall", (int)pid, (int)tid);
-    FILE *f = fopen(path, "re");
-    int nr = f && fgets(text, sizeof(text), f) && text[0] >= '0' && text[0] <= '9'
-                 ? (int)strtol(text, NULL, 10)
-                 : -1;
-    if (f)
-        fclose(f);
-    return nr == SYS_mmap;
-}
-
 void vg_wmanaged_look(void *watch) {
     struct vg_warden_watch *t = watch;
-    uint64_t now = vg_now_usec();
     vg_map_for_each (s, &t->by_pid) {
         struct vg_wcaller_process *p = s->value;
-        for (size_t i = p->n_lets; i-- > 0;)
-            if (now - p->let[i].usec > VG_USEC && !is_mapping(p->pid, p->let[i].tid))
-                end_let(p, i);
+        end_lets(p, vg_now_usec());
         if (p->has_managed)
             vg_warden_managed_now(t->w, p->number, managed_now(t, p));
     }

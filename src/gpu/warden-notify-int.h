@@ -25,6 +25,7 @@ struct vg_wcaller_process {
     int pidfd;
     uint64_t number;
     uid_t euid;
+    uint64_t program;                 /* which it runs */
     struct vg_wlet let[VG_WLETS_MAX]; /* managed memory that it may be mapping just now */
     size_t n_lets;
     bool has_managed; /* was let map some once */
@@ -76,6 +77,8 @@ int vg_wprocess_know(struct vg_warden_watch *t, pid_t tid, struct vg_wcaller_pro
 struct vg_wcaller_process *vg_wprocess_by_number(const struct vg_warden_watch *t, uint64_t number);
 /* What it had is given back; it is freed. */
 void vg_wprocess_end(struct vg_warden_watch *t, struct vg_wcaller_process *p);
+/* Once a second: what a process had that runs another program by now is given back. */
+void vg_wprocess_look(struct vg_warden_watch *t);
 /* The table of processes has changed: it is told now, or when it may be told again. */
 void vg_wprocess_changed(struct vg_warden_watch *t);
 /* That moment has come. */

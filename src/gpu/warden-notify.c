@@ -152,6 +152,7 @@ static void each_second(struct vg_warden_watch *t) {
     uint64_t n;
     (void)!read(t->timer, &n, sizeof(n));
     vg_warden_assert_slices(t->w);
+    vg_wprocess_look(t);
     vg_wmanaged_look(t);
     publish(t);
 }

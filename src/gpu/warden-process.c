@@ -45,6 +45,37 @@ static int status_of(pid_t tid, struct status *ret) {
     return 0;
 }
 
+/* Which program runs in the process: where its stack and its arguments begin are other places in
+   another one. 0: not to be known. */
+static uint64_t program_of(pid_t pid) {
+    char path[32];
+    vg_auto_free char *text = NULL;
+    size_t n;
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    if (vg_read_file(path, 4096, &text, &n) < 0)
+        return 0;
+    const char *at = strrchr(text, ')'); /* a name may hold anything; two words are before it */
+    uint64_t stack = 0, arguments = 0;
+    for (int word = 2; at && word <= 48; word++) {
+        if (word == 28)
+            stack = strtoull(at, NULL, 10);
+        if (word == 48)
+            arguments = strtoull(at, NULL, 10);
+        at = strchr(at + 1, ' ');
+    }
+    return stack * 31 + arguments;
+}
+
+void vg_wprocess_look(struct vg_warden_watch *t) {
+    vg_map_for_each (s, &t->by_pid) {
+        struct vg_wcaller_process *p = s->value;
+        uint64_t program = program_of(p->pid);
+        if (program && p->program && program != p->program)
+            vg_warden_gone(t->w, p->number); /* its descriptors were closed with the old one */
+        p->program = program ? program : p->program;
+    }
+}
+
 struct vg_wcaller_process *vg_wprocess_by_number(const struct vg_warden_watch *t, uint64_t number) {
     return vg_map_get_u64(&t->by_number, number);
 }
@@ -82,8 +113,10 @@ static int new_process(struct vg_warden_watch *t, const struct status *s,
     struct vg_wcaller_process *p = vg_alloc(sizeof(*p));
     if (!p)
         return -ENOMEM;
-    *p =
-        (struct vg_wcaller_process){.pid = s->pid, .task_pid = s->task_pid, .number = ++t->numbers};
+    *p = (struct vg_wcaller_process){.pid = s->pid,
+                                     .task_pid = s->task_pid,
+                                     .number = ++t->numbers,
+                                     .program = program_of(s->pid)};
     p->pidfd = (int)syscall(SYS_pidfd_open, p->pid, 0);
     int r = p->pidfd < 0 ? -errno : enter(t, p);
     if (r < 0) {
