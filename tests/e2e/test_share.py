@@ -240,18 +240,17 @@ def test_the_books_are_exact_after_kill_9(cloud, driver):
 @pytest.mark.parametrize("seed", range(1, 41 if LONG else 3))
 def test_both_counts_agree_in_a_storm(cloud, driver, seed):
     """Random requests and frees by every way: what the warden counts, as the library shows it, is what the driver counts."""
-    storm = cloud.popen([*share(), *with_library(PROGRAMS / "sim-storm", seed, 1500)], stdin=subprocess.PIPE)
-    full = json.loads(storm.stdout.readline())
-    assert full["held"] > 50 and full["refused"] > 10, full
-    seen = driver.stat()
-    assert seen["most"] <= CAP and seen["direct"] == 0
-    assert CAP >= full["used"] >= seen["used"] + seen["managed"], "managed memory is given back a little later"
-    storm.stdin.write(b"x")
-    storm.stdin.flush()
-    assert json.loads(storm.stdout.readline())["held"] == 0
-    seen = driver.stat()
-    assert (seen["used"], seen["managed"]) == (CONTEXT, 0)
-    storm.communicate(timeout=60)
+    with cloud.popen([*share(), *with_library(PROGRAMS / "sim-storm", seed, 1500)], stdin=subprocess.PIPE) as storm:
+        full = json.loads(storm.stdout.readline())
+        assert full["held"] > 20 and full["refused"] > 20, full
+        seen = driver.stat()
+        assert seen["most"] <= CAP and seen["direct"] == 0
+        assert CAP >= full["used"] >= seen["used"] + seen["managed"], "managed memory is given back a little later"
+        storm.stdin.write(b"x")
+        storm.stdin.flush()
+        assert json.loads(storm.stdout.readline())["held"] == 0
+        seen = driver.stat()
+        assert (seen["used"], seen["managed"]) == (CONTEXT, 0)
 
 
 def test_eight_storms_and_kill_9(cloud, driver):
