@@ -8,7 +8,8 @@
 
 #include <string.h>
 
-#define STEPS_MAX 4096 /* of the exact search: enough for all sets of 12 cards */
+#define EXACT_CARDS 12
+#define STEPS_MAX (1u << EXACT_CARDS) /* so many sets they have */
 
 /* Sets compare by these, in this order; smaller is better. */
 struct worth_of_set {
@@ -141,9 +142,10 @@ uint64_t vg_near_pick(const struct near *w, uint64_t free, uint32_t count) {
         return lowest(free, count);
     struct search s = {.w = w, .count = count};
     prepare(&s, free);
-    for (uint32_t i = 0; i < s.n; i++)
+    /* Where all sets can be gone through, one good set to compare with is enough. */
+    for (uint32_t i = 0; i < (s.n <= EXACT_CARDS ? 1 : s.n); i++)
         gather(&s, i);
-    if (count > 1)
+    if (s.n <= EXACT_CARDS || count > 1)
         go_through(&s, &(struct worth_of_set){0}, 0, count);
     return s.best.set;
 }
