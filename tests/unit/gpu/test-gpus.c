@@ -1,45 +1,10 @@
 /* GPU discovery over a folder that stands for the machine. */
+#include "folder.h"
 #include "gpu/gpus.h"
 
-#include "base/util.h"
-
-#include <criterion/criterion.h>
 #include <errno.h>
-#include <ftw.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <unistd.h>
-
-static char root[] = "/tmp/vg-gpu-XXXXXX";
-
-static void put(const char *path, const char *text) {
-    char full[PATH_MAX], *slash;
-    snprintf(full, sizeof(full), "%s%s", root, path);
-    slash = strrchr(full, '/');
-    *slash = 0;
-    cr_assert_eq(vg_mkdir_p(full, 0700), 0);
-    *slash = '/';
-    cr_assert_eq(vg_write_file(full, text, strlen(text), 0600), 0);
-}
-
-static int drop(const char *path, const struct stat *st, int type, struct FTW *ftw) {
-    (void)st;
-    (void)type;
-    (void)ftw;
-    return remove(path);
-}
-
-static void make(void) {
-    cr_assert_not_null(mkdtemp(root));
-}
-
-static void unmake(void) {
-    nftw(root, drop, 16, FTW_DEPTH | FTW_PHYS);
-}
 
 static void two_cards(void) {
     put("/proc/driver/nvidia/gpus/0000:4b:00.0/information",
@@ -52,7 +17,7 @@ static void two_cards(void) {
     put("/dev/nvidia-uvm", "");
 }
 
-TestSuite(gpu, .init = make, .fini = unmake);
+TestSuite(gpu, .init = folder_make, .fini = folder_remove);
 
 Test(gpu, a_machine_without_a_driver_has_none) {
     struct vg_gpus g;

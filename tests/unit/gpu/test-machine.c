@@ -1,44 +1,13 @@
 /* What lies near the cards: NUMA nodes and RDMA adapters, over a folder that stands for the
  * machine.
  */
-#include "base/util.h"
+#include "folder.h"
 #include "gpu/numa.h"
 #include "gpu/rdma.h"
 
-#include <criterion/criterion.h>
 #include <errno.h>
-#include <ftw.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-static char root[] = "/tmp/vg-machine-XXXXXX";
-
-static void put(const char *path, const char *text) {
-    char full[PATH_MAX], *slash;
-    snprintf(full, sizeof(full), "%s%s", root, path);
-    slash = strrchr(full, '/');
-    *slash = 0;
-    cr_assert_eq(vg_mkdir_p(full, 0700), 0);
-    *slash = '/';
-    cr_assert_eq(vg_write_file(full, text, strlen(text), 0600), 0);
-}
-
-static int drop(const char *path, const struct stat *st, int type, struct FTW *ftw) {
-    (void)st, (void)type, (void)ftw;
-    return remove(path);
-}
-
-static void make(void) {
-    cr_assert_not_null(mkdtemp(root));
-}
-
-static void unmake(void) {
-    nftw(root, drop, 16, FTW_DEPTH | FTW_PHYS);
-}
-
-TestSuite(machine, .init = make, .fini = unmake);
+TestSuite(machine, .init = folder_make, .fini = folder_remove);
 
 Test(machine, lists_of_cpus_as_the_kernel_writes_them) {
     struct vg_cpus c;

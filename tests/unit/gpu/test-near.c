@@ -1,44 +1,17 @@
 /* How near two cards are: by the kernel's files, over a folder that stands for the machine. */
+#include "folder.h"
+#include "gpu/card.h"
 #include "gpu/near.h"
 
-#include "base/util.h"
-#include "gpu/card.h"
-
-#include <criterion/criterion.h>
-#include <ftw.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-static char root[] = "/tmp/vg-near-XXXXXX";
-
-static int drop(const char *path, const struct stat *st, int type, struct FTW *ftw) {
-    (void)st, (void)type, (void)ftw;
-    return remove(path);
-}
-
-static void make(void) {
-    char path[PATH_MAX];
-    cr_assert_not_null(mkdtemp(root));
-    snprintf(path, sizeof(path), "%s/sys/bus/pci/devices", root);
-    cr_assert_eq(vg_mkdir_p(path, 0700), 0);
-}
-
-static void unmake(void) {
-    nftw(root, drop, 16, FTW_DEPTH | FTW_PHYS);
-}
-
-TestSuite(gpu_near, .init = make, .fini = unmake);
+TestSuite(gpu_near, .init = folder_make, .fini = folder_remove);
 
 /* A device at the end of this path below /sys/devices, listed as the kernel does. */
-static void put(const char *path, const char *numa) {
-    char dir[PATH_MAX], file[PATH_MAX + 16], link[PATH_MAX];
+static void put_device(const char *path, const char *numa) {
+    char name[PATH_MAX], dir[PATH_MAX], link[PATH_MAX];
+    snprintf(name, sizeof(name), "/sys/devices/%s/numa_node", path);
+    put(name, numa);
+    put("/sys/bus/pci/devices/.keep", "");
     snprintf(dir, sizeof(dir), "%s/sys/devices/%s", root, path);
-    cr_assert_eq(vg_mkdir_p(dir, 0700), 0);
-    snprintf(file, sizeof(file), "%s/numa_node", dir);
-    cr_assert_eq(vg_write_file(file, numa, strlen(numa), 0600), 0);
     snprintf(link, sizeof(link), "%s/sys/bus/pci/devices/%s", root, strrchr(path, '/') + 1);
     cr_assert_eq(symlink(dir, link), 0);
 }
@@ -46,13 +19,13 @@ static void put(const char *path, const char *numa) {
 #define SWITCH "pci0000:00/0000:00:01.0/0000:10:00.0/"
 
 Test(gpu_near, paths_tell_switch_bridge_and_socket) {
-    put(SWITCH "0000:11:00.0/0000:12:00.0", "0\n");
-    put(SWITCH "0000:11:01.0/0000:13:00.0", "0\n");
-    put(SWITCH "0000:11:02.0/0000:14:00.0/0000:15:00.0/0000:16:00.0", "0\n");
-    put("pci0000:00/0000:00:02.0/0000:20:00.0", "0\n");
-    put("pci0000:40/0000:40:01.0/0000:41:00.0", "0\n");
-    put("pci0000:80/0000:80:01.0/0000:81:00.0", "1\n");
-    put("pci0000:c0/0000:c0:01.0/0000:c1:00.0", "-1\n");
+    put_device(SWITCH "0000:11:00.0/0000:12:00.0", "0\n");
+    put_device(SWITCH "0000:11:01.0/0000:13:00.0", "0\n");
+    put_device(SWITCH "0000:11:02.0/0000:14:00.0/0000:15:00.0/0000:16:00.0", "0\n");
+    put_device("pci0000:00/0000:00:02.0/0000:20:00.0", "0\n");
+    put_device("pci0000:40/0000:40:01.0/0000:41:00.0", "0\n");
+    put_device("pci0000:80/0000:80:01.0/0000:81:00.0", "1\n");
+    put_device("pci0000:c0/0000:c0:01.0/0000:c1:00.0", "-1\n");
     const char *one = "00000000:12:00.0"; /* as drivers write it */
     cr_assert_eq(vg_near_by_path(root, one, "00000000:13:00.0"), VG_NEAR_SWITCH);
     cr_assert_eq(vg_near_by_path(root, one, "00000000:16:00.0"), VG_NEAR_SWITCHES);
