@@ -339,6 +339,7 @@ struct vg_watcher {
     uint32_t seq, answered;
     struct vg_watch_order told; /* the last order */
     uint64_t heard_usec, retry_usec, live_until_usec;
+    uint64_t told_usec;      /* when the control plane was last told */
     int8_t map[VG_GPUS_MAX]; /* its index -> ours; -1: not offered */
 };
 void vg_watch_start(struct vg_agent *a);

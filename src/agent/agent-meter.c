@@ -18,7 +18,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#define LAST_LOOK_MS 300            /* how long the end of a task waits for its last sample */
+#define LAST_LOOK_MS 1000           /* how long the end of a task waits for its last sample */
 #define MAGIC 0x7667757361676533ULL /* of this form of the file */
 #define ANCESTORS_MAX 64
 

@@ -8,6 +8,8 @@
 
 #include <stdlib.h>
 
+#define TELL_USEC (30 * VG_USEC) /* without a reason: what was told grows old */
+
 struct report {
     Vg__Pb__GpuReport pb;
     Vg__Pb__GpuState state[VG_GPUS_MAX], *states[VG_GPUS_MAX];
@@ -160,11 +162,14 @@ void vg_meter_report(struct vg_agent *a) {
     add_tasks(a, r, room);
     env.body_case = VG__PB__ENVELOPE__BODY_GPU_REPORT;
     env.gpu_report = &r->pb;
-    if (r->pb.n_gpu && vg_link_send(a, &env))
+    if (r->pb.n_gpu && vg_link_send(a, &env)) {
         a->watch.news = false;
+        a->watch.told_usec = vg_now_usec();
+    }
 }
 
 void vg_meter_beat(struct vg_agent *a) {
-    if (a->n_metered || a->watch.news)
+    bool old = vg_now_usec() - a->watch.told_usec >= TELL_USEC;
+    if (a->n_metered || a->watch.news || old)
         vg_meter_report(a);
 }

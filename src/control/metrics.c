@@ -18,7 +18,8 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#define GATHER_USEC VG_USEC /* not more often, however often somebody asks */
+#define GATHER_USEC VG_USEC       /* not more often, however often somebody asks */
+#define FRESH_USEC (90 * VG_USEC) /* nodes tell every 30 s at least */
 
 struct vg_metrics {
     struct vg_http *http;
@@ -294,11 +295,16 @@ static int gpus(struct vg_control *c, const struct family *f, struct vg_buf *to)
     return r;
 }
 
-/* A sample of a node that is away says nothing of now. */
+/* A sample that is old, or of a node that is away, says nothing of now. */
+static bool is_fresh(const struct vg_nodelink *n, const struct vg_node_gpu *g) {
+    return g->state && vg_nodelink_hears(n) &&
+           vg_now_usec() - g->seen_usec + g->state->age_usec < FRESH_USEC;
+}
+
 #define OF_GPU(name, field, unit)                                                             \
     static bool name(const struct vg_nodelink *n, const struct vg_node_gpu *g, double *ret) { \
         *ret = g->state && g->state->has_##field ? (double)g->state->field / (unit) : 0;      \
-        return vg_nodelink_hears(n) && g->state && g->state->has_##field;                     \
+        return is_fresh(n, g) && g->state->has_##field;                                       \
     }
 OF_GPU(gpu_sm, sm_percent, 100)
 OF_GPU(gpu_mem_busy, mem_percent, 100)
