@@ -434,4 +434,5 @@ def main():
         cloud.close()
 
 
-main()
+if __name__ == "__main__":
+    main()
