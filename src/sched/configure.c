@@ -123,6 +123,7 @@ static int set_pools(struct vg_eng *e, const struct vg_conf *c) {
                                  .n_labels = 1,
                                  .shape = p->shape,
                                  .gpu_class = (uint8_t)p->class,
+                                 .whole = p->class == VG_CLASS_BARE,
                                  .min_run_usec = p->min_run_usec};
         r = vg_eng_set_pool(e, &in);
     }

@@ -77,6 +77,7 @@ struct epool {
     uint8_t gpu_class;
     uint64_t min_run_usec;
     uint32_t nodes, usable, queued, running, refs;
+    bool whole;
 };
 
 /* ------------------------------------------------------------------ shapes */
@@ -306,6 +307,8 @@ void vg_node_imagine_with(struct enode *copy, const struct fit *f, uint64_t gpus
 /* The fit of a request; counts a reference. NULL: no memory. `vg_fit_put` drops one. */
 struct fit *vg_fit_get(struct vg_eng *e, const struct vg_eng_req *r);
 void vg_fit_put(struct vg_eng *e, struct fit *f);
+/* Nobody is there and no card is bad: it can be given whole. */
+bool vg_node_is_empty(const struct enode *n);
 /* What one member takes of a node: what it asks for, or all. */
 struct vg_res vg_fit_res(const struct fit *f, const struct enode *n);
 /* The most that so many members may come to hold: more than they ask for when they get whole nodes.

@@ -225,6 +225,8 @@ static uint32_t slots(const struct enode *n, const struct epool *p, bool free) {
     least(free ? n->whole_free : n->n_gpus, s->gpus, &k);
     if (!s->gpus && s->gpu_milli)
         k = VG_MIN(k, shares_of(n, p, free));
+    if (p->whole)
+        return k && (!free || vg_node_is_empty(n));
     return k == UINT32_MAX ? 0 : (uint32_t)k;
 }
 

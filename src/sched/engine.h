@@ -94,6 +94,7 @@ struct vg_eng_pool {
     struct vg_res shape;   /* for counting slots for people, */
     uint8_t gpu_class;     /*   shares being of this class */
     uint64_t min_run_usec; /* none of its tasks is preempted before; 0: as their tenant says */
+    bool whole;            /* its slots are nodes */
 };
 int vg_eng_set_pool(struct vg_eng *e, const struct vg_eng_pool *p); /* comes or changes */
 int vg_eng_remove_pool(struct vg_eng *e, uint64_t pool);            /* -EBUSY: tasks name it */

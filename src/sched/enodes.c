@@ -94,6 +94,7 @@ int vg_eng_set_pool(struct vg_eng *e, const struct vg_eng_pool *in) {
     p->label = label;
     p->n_labels = in->n_labels;
     p->shape = in->shape;
+    p->whole = in->whole;
     p->gpu_class = in->gpu_class;
     p->min_run_usec = in->min_run_usec;
     rejoin_all(e);

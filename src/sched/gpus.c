@@ -115,13 +115,12 @@ static uint32_t free_cards(const struct fit *f, const struct enode *n) {
     return k;
 }
 
-/* A whole node is an empty one, and one with a bad card is not whole. */
-static bool is_empty(const struct enode *n) {
+bool vg_node_is_empty(const struct enode *n) {
     return n->n_tasks == 0 && n->whole_free == n->n_gpus;
 }
 
 bool vg_fit_now(const struct fit *f, const struct enode *n) {
-    if (!n->usable || n->alone || !host_has_room(f, n) || (f->whole && !is_empty(n)))
+    if (!n->usable || n->alone || !host_has_room(f, n) || (f->whole && !vg_node_is_empty(n)))
         return false;
     if (f->res.gpus)
         return free_cards(f, n) >= f->res.gpus;

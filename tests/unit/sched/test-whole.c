@@ -183,6 +183,18 @@ Test(whole, counts_against_the_limit_as_what_the_node_has) {
     vg_eng_free(e);
 }
 
+Test(whole, slots_of_such_a_pool_are_its_nodes) {
+    struct vg_eng *e = kit_new(3, 2);
+    struct vg_eng_pool p = {.name = "p", .id = 1, .whole = true};
+    struct vg_eng_pool_info i;
+    cr_assert_eq(vg_eng_set_pool(e, &p), 0);
+    kit_submit(e, 1, 1, 0);
+    cr_assert_eq(kit_next(e), 1);
+    cr_assert_eq(vg_eng_pool_info(e, 1, &i), 0);
+    cr_assert(i.total_slots == 3 && i.free_slots == 2);
+    vg_eng_free(e);
+}
+
 Test(whole, is_adopted_with_all_that_its_node_has) {
     struct vg_eng *e = kit_new(1, 4);
     struct vg_eng_req r = whole(1, 0);
