@@ -191,7 +191,7 @@ static size_t gpus_of(const struct vg_nodelink *a, struct vg_eng_gpu out[static 
     return count;
 }
 
-/* By index; false: no node of these says how near its cards are, or not all of them do. */
+/* By index; false: not all of its cards say how near the others are. */
 static bool far_of(const struct vg_nodelink *a,
                    uint8_t out[static VG_NODE_GPUS_MAX][VG_NODE_GPUS_MAX]) {
     bool told = false;

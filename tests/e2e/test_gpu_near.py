@@ -81,6 +81,7 @@ print(json.dumps({"dev": [f for f in found if f.startswith(("nvidia", "infiniban
                   "open": {f: attempt("/dev/" + f) for f in found if f.startswith("nvidia")},
                   "make": [make(195, i) for i in range(4)],
                   "cpus": sorted(os.sched_getaffinity(0)), "env": dict(os.environ),
+                  "memory": open("/proc/self/numa_maps").readline().split()[1] if os.path.exists("/proc/self/numa_maps") else None,
                   "locked": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]}))
 """
 
@@ -178,7 +179,9 @@ def test_the_filter_holds_whoever_makes_the_node(cloud):
 def test_the_cpus_of_its_socket_when_they_are_enough(cloud):
     for cards, cpus, want in ((1, "1", [0]), (1, "2", [0, 1]), (2, "0.5", [0])):
         all_free(cloud)
-        assert look(cloud, "--gpus", str(cards), "--cpus", cpus)["cpus"] == want, (cards, cpus)
+        seen = look(cloud, "--gpus", str(cards), "--cpus", cpus)
+        assert seen["cpus"] == want, (cards, cpus)
+        assert seen["memory"] in (None, "prefer" if want == [0] else "default"), "memory likewise, on kernels that know of it"
     assert len(look(cloud, "--gpus", "1")["cpus"]) > 1, "one that asks for no number may use all"
     all_free(cloud)
     first = cloud.out("vbatch", "--gpus", "1", "--cpus", "0.7", "sleep", "100")
