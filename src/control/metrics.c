@@ -37,17 +37,23 @@ struct family {
     bool (*of_gpu)(const struct vg_nodelink *n, const struct vg_node_gpu *g, double *ret);
 };
 
+static int put_escaped(struct vg_buf *to, const char *value) {
+    int r = 0;
+    while (r >= 0 && *value) {
+        size_t n = strcspn(value, "\\\"\n");
+        r = vg_buf_append(to, value, n);
+        value += n;
+        if (r >= 0 && *value)
+            r = vg_buf_printf(to, "\\%c", *value == '\n' ? 'n' : *value);
+        value += *value != 0;
+    }
+    return r;
+}
+
 static int put_label(struct vg_buf *to, const char *before, const char *name, const char *value) {
     int r = vg_buf_printf(to, "%s%s=\"", before, name);
-    for (; r >= 0 && *value; value++) {
-        const char c = *value;
-        if (c == '\\' || c == '"')
-            r = vg_buf_printf(to, "\\%c", c);
-        else if (c == '\n')
-            r = vg_buf_append(to, "\\n", 2);
-        else
-            r = vg_buf_append(to, value, 1);
-    }
+    if (r >= 0)
+        r = put_escaped(to, value);
     return r < 0 ? r : vg_buf_append(to, "\"", 1);
 }
 
@@ -371,8 +377,8 @@ static const struct family families[] = {
     {"virga_gpu_drained", "gauge", "Whether nothing new is placed there.", gpus, gpu_drained},
 };
 
-static int metrics_part(void *user, size_t i, struct vg_buf *to) {
-    struct vg_control *c = user;
+int vg_metrics_part(void *control, size_t i, struct vg_buf *to) {
+    struct vg_control *c = control;
     if (i == VG_COUNT(families))
         return 0;
     if (i == 0)
@@ -392,7 +398,7 @@ static int health_part(void *user, size_t i, struct vg_buf *to) {
 }
 
 static const struct vg_http_page pages[] = {
-    {"/metrics", "text/plain; version=0.0.4; charset=utf-8", metrics_part},
+    {"/metrics", "text/plain; version=0.0.4; charset=utf-8", vg_metrics_part},
     {"/healthz", "text/plain; charset=utf-8", health_part},
     {NULL, NULL, NULL},
 };

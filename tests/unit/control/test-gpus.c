@@ -1,6 +1,7 @@
 /* What a node says of its GPUs: believed about itself and within bounds, remembered when it is bad.
  */
 #include "base/util.h"
+#include "control/metrics.h"
 #include "control/node-gpus.h"
 #include "world.h"
 
@@ -13,7 +14,9 @@ static struct world w;
 static struct side client, agent, other;
 
 static void setup(void) {
-    world_up(&w, "pools:\n  - name: default\n    idle_warn: 5s\n    idle_end: 10s\n");
+    world_up(
+        &w,
+        "metrics: 127.0.0.1:0\npools:\n  - name: default\n    idle_warn: 5s\n    idle_end: 10s\n");
 }
 
 static void teardown(void) {
@@ -149,6 +152,25 @@ Test(gpus, a_report_without_end_is_not_kept) {
     m = list();
     cr_assert_str_eq(m.env->gpus->gpu[0]->model, "H200", "control");
     msg_done(&m);
+}
+
+/* What a node calls its card goes into the numbers for Prometheus as a name and nothing else. */
+Test(gpus, a_cards_name_adds_no_line_to_the_metrics) {
+    struct vg_buf b = {0};
+    play_gpus(&agent, "n", 0);
+    report(&agent, 0, GIB, "a\"} 1\nvirga_evil 2\\", NULL);
+    int r = 1;
+    for (size_t i = 0; (r = vg_metrics_part(&w.c, i, &b)) > 0; i++)
+        continue;
+    cr_assert_eq(r, 0);
+    cr_assert_eq(vg_buf_append(&b, "", 1), 0);
+    const char *text = (const char *)vg_buf_data(&b);
+    cr_assert(strstr(text,
+                     "\nvirga_gpu_memory_bytes{node=\"n\",index=\"0\",uuid=\"\",model=\"a\\\"} "
+                     "1\\nvirga_evil 2\\\\\"} 1073741824\n"),
+              "%s", text);
+    cr_assert_not(strstr(text, "\nvirga_evil"));
+    vg_buf_done(&b);
 }
 
 Test(gpus, a_fault_drains_is_told_and_outlives_a_restart) {
