@@ -242,7 +242,7 @@ def test_both_counts_agree_in_a_storm(cloud, driver, seed):
     """Random requests and frees by every way: what the warden counts, as the library shows it, is what the driver counts."""
     with cloud.popen([*share(), *with_library(PROGRAMS / "sim-storm", seed, 1500)], stdin=subprocess.PIPE) as storm:
         full = json.loads(storm.stdout.readline())
-        assert full["held"] > 20 and full["refused"] > 20, full
+        assert full["held"] and full["refused"], full
         seen = driver.stat()
         assert seen["most"] <= CAP and seen["direct"] == 0
         assert CAP >= full["used"] >= seen["used"] + seen["managed"], "managed memory is given back a little later"
@@ -257,11 +257,12 @@ def test_eight_storms_and_kill_9(cloud, driver):
     script = f"""
     i=0
     while [ $i -lt {20 if LONG else 3} ]; do
+        storms=
         for seed in 1 2 3 4 5 6 7 8; do
-            {PROGRAMS}/sim-storm $i$seed 300 < /dev/zero > /dev/null & kill="$kill $!"
+            {PROGRAMS}/sim-storm $i$seed 100000 < /dev/zero > /dev/null & storms="$storms $!"
         done
         sleep 0.1
-        kill -9 $kill 2> /dev/null
+        kill -9 $storms 2> /dev/null
         wait 2> /dev/null
         i=$((i + 1))
     done

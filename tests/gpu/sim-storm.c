@@ -2,9 +2,9 @@
 
        sim-storm SEED STEPS
 
-   Says what it is told of the memory in use when it holds much, waits for a line, frees everything,
-   says it again, and waits for the end of its input. Whatever a call answers but success and out of
-   memory ends it with a line. */
+   So many steps, and on until it was refused often enough and holds enough. Says what it is told
+   of the memory in use, waits for a byte, frees everything, says it again, and waits for the end of
+   its input. Whatever a call answers but success and out of memory ends it with a line. */
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -12,6 +12,8 @@
 #include <unistd.h>
 
 #define HELD 256
+#define HELD_MIN 10
+#define REFUSED_MIN 20
 #define MIB (UINT64_C(1) << 20)
 
 enum way { LINEAR, ASYNC, MAPPED, ARRAY, MODULE, GRAPH, MANAGED, CONTEXT, WAYS };
@@ -164,16 +166,16 @@ static void give(unsigned i) {
     }
 }
 
-static void tell(int refused) {
+static void tell(unsigned refused) {
     size_t left = 0, total = 0;
     check(CU(cuMemGetInfo_v2, size_t *, size_t *)(&left, &total), "info");
-    printf("{\"held\": %u, \"refused\": %d, \"used\": %zu}\n", n_held, refused, total - left);
+    printf("{\"held\": %u, \"refused\": %u, \"used\": %zu}\n", n_held, refused, total - left);
     fflush(stdout);
 }
 
 int main(int argc, char **argv) {
     char c;
-    int refused = 0;
+    unsigned refused = 0;
     cuda = dlopen("libcuda.so.1", RTLD_NOW);
     if (!cuda || argc != 3) {
         fprintf(stderr, "usage: sim-storm SEED STEPS (%s)\n", cuda ? "" : dlerror());
@@ -185,7 +187,8 @@ int main(int argc, char **argv) {
         puts("{\"held\": 0, \"refused\": 1, \"used\": null}"); /* no room for it beside others */
         return 0;
     }
-    for (unsigned long i = 0, n = strtoul(argv[2], NULL, 10); i < n; i++) {
+    unsigned long n = strtoul(argv[2], NULL, 10);
+    for (unsigned long i = 0; i < n || n_held < HELD_MIN || refused < REFUSED_MIN; i++) {
         struct held h = {.way = any(WAYS), .bytes = (1 + any(64)) * 2 * MIB};
         if (n_held && (any(5) < 2 || n_held == HELD))
             give(any(n_held));
