@@ -85,7 +85,6 @@ struct nvml {
     int (*gpu_instance)(handle, unsigned *);
     int (*compute_instance)(handle, unsigned *);
     int (*processes)(handle, unsigned *, struct process *);
-    int (*mps_processes)(handle, unsigned *, struct process *);
     int (*process_use)(handle, struct process_use *, unsigned *, unsigned long long);
     int (*event_set)(handle *);
     int (*event_register)(handle, unsigned long long, handle);
@@ -127,8 +126,6 @@ static const struct {
     FN(compute_instance, "nvmlDeviceGetComputeInstanceId", NULL),
     FN(processes, "nvmlDeviceGetComputeRunningProcesses_v3",
        "nvmlDeviceGetComputeRunningProcesses_v2"),
-    FN(mps_processes, "nvmlDeviceGetMPSComputeRunningProcesses_v3",
-       "nvmlDeviceGetMPSComputeRunningProcesses_v2"),
     FN(process_use, "nvmlDeviceGetProcessUtilization", NULL),
     FN(event_set, "nvmlEventSetCreate", NULL),
     FN(event_register, "nvmlDeviceRegisterEvents", NULL),
@@ -243,26 +240,12 @@ static void keep_largest(struct vg_card_sample *s, const struct process *p, unsi
 
 #define PROCS_ASKED 256
 
-static bool is_in(const struct process *p, unsigned n, unsigned pid) {
-    for (unsigned i = 0; i < n; i++)
-        if (p[i].pid == pid)
-            return true;
-    return false;
-}
-
-/* MPS's clients have a list of their own; its server is in the first. */
 static void ask_processes(struct nvml *n, handle h, struct vg_card_sample *s) {
-    static struct process list[2 * PROCS_ASKED]; /* one thread */
-    unsigned count = PROCS_ASKED, more = PROCS_ASKED;
+    static struct process list[PROCS_ASKED]; /* one thread */
+    unsigned count = PROCS_ASKED;
     if (!n->processes || n->processes(h, &count, list) != NVML_OK)
         return;
-    count = VG_MIN(count, (unsigned)PROCS_ASKED);
-    if (!count || !n->mps_processes || n->mps_processes(h, &more, list + count) != NVML_OK)
-        more = 0;
-    for (unsigned i = count, all = count + VG_MIN(more, (unsigned)PROCS_ASKED); i < all; i++)
-        if (!is_in(list, count, list[i].pid))
-            list[count++] = list[i];
-    keep_largest(s, list, count);
+    keep_largest(s, list, VG_MIN(count, (unsigned)PROCS_ASKED));
 }
 
 static struct vg_card_proc *proc_of(struct vg_card_sample *s, uint32_t pid) {

@@ -10,8 +10,8 @@
 enum { OK = 0, NOT_SUPPORTED = 3, TOO_SMALL = 7, TIMEOUT = 10, LOST = 15 };
 
 struct card {
-    unsigned long long sm, mem_busy, used, energy, power, ecc, lost, xid, mig, procs, mps, level,
-        links, direct; /* links: so many are up, of which `direct` lead to the other card */
+    unsigned long long sm, mem_busy, used, energy, power, ecc, lost, xid, mig, procs, level, links,
+        direct; /* links: so many are up, of which `direct` lead to the other card */
     unsigned long long no_gpm, rx, tx; /* MiB/s */
 };
 static struct card cards[CARDS];
@@ -23,14 +23,11 @@ void fake_nvml_set(unsigned card, const char *what, unsigned long long v) {
     struct {
         const char *name;
         unsigned long long *at;
-    } all[] = {{"sm", &c->sm},         {"mem_busy", &c->mem_busy},
-               {"used", &c->used},     {"energy", &c->energy},
-               {"power", &c->power},   {"ecc", &c->ecc},
-               {"lost", &c->lost},     {"xid", &c->xid},
-               {"mig", &c->mig},       {"procs", &c->procs},
-               {"level", &c->level},   {"links", &c->links},
-               {"direct", &c->direct}, {"mps", &c->mps},
-               {"no_gpm", &c->no_gpm}, {"rx", &c->rx},
+    } all[] = {{"sm", &c->sm},         {"mem_busy", &c->mem_busy}, {"used", &c->used},
+               {"energy", &c->energy}, {"power", &c->power},       {"ecc", &c->ecc},
+               {"lost", &c->lost},     {"xid", &c->xid},           {"mig", &c->mig},
+               {"procs", &c->procs},   {"level", &c->level},       {"links", &c->links},
+               {"direct", &c->direct}, {"no_gpm", &c->no_gpm},     {"rx", &c->rx},
                {"tx", &c->tx}};
     for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         if (!strcmp(all[i].name, what)) {
@@ -156,7 +153,6 @@ API int nvmlDeviceGetGpuInstanceId(void *h, unsigned *id);
 API int nvmlDeviceGetComputeInstanceId(void *h, unsigned *id);
 API int nvmlDeviceGetMigDeviceHandleByIndex(void *h, unsigned i, void **part);
 API int nvmlDeviceGetComputeRunningProcesses_v3(void *h, unsigned *n, struct process *p);
-API int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *h, unsigned *n, struct process *p);
 API int nvmlDeviceGetProcessUtilization(void *h, struct process_use *u, unsigned *n,
                                         unsigned long long since);
 API int nvmlEventSetCreate(void **set);
@@ -317,17 +313,6 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *h, unsigned *n, struct process
     *n = count;
     for (unsigned i = 0; i < count; i++)
         p[i] = (struct process){100 + i, (i + 1ULL) << 20, ~0u, ~0u};
-    return OK;
-}
-int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *h, unsigned *n, struct process *p) {
-    if (is_part(h))
-        return NOT_SUPPORTED;
-    unsigned count = (unsigned)cards[index_of(h)].mps;
-    if (*n < count)
-        return TOO_SMALL;
-    *n = count;
-    for (unsigned i = 0; i < count; i++) /* the first is in the other list, too */
-        p[i] = (struct process){i ? 500 + i : 100, i ? 64ULL << 20 : 1ULL << 20, ~0u, ~0u};
     return OK;
 }
 int nvmlDeviceGetProcessUtilization(void *h, struct process_use *u, unsigned *n,

@@ -147,21 +147,6 @@ Test(nvml, samples_fast_and_full) {
     close_library();
 }
 
-Test(nvml, clients_of_mps_are_processes_too_and_none_is_told_twice) {
-    struct vg_card_sample s;
-    open_library(FAKE_NVML);
-    set(0, "procs", 2);
-    set(0, "mps", 3);
-    cr_assert_eq(src.sample(src.state, 0, VG_ASK_SLOW, &s), 0);
-    cr_assert_eq(s.n_procs, 4u);
-    cr_assert(s.proc[0].pid == 501 && s.proc[1].pid == 502 && s.proc[2].pid == 101 &&
-              s.proc[3].pid == 100);
-    set(0, "mps", 1000); /* more than are asked for */
-    cr_assert_eq(src.sample(src.state, 0, VG_ASK_SLOW, &s), 0);
-    cr_assert_eq(s.n_procs, 2u);
-    close_library();
-}
-
 Test(nvml, what_each_process_does_is_told_without_the_rest) {
     struct vg_card_sample s;
     open_library(FAKE_NVML);
