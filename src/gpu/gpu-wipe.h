@@ -4,6 +4,7 @@
    can hang. One thread. */
 #include "base/err.h"
 
+#include <stddef.h>
 #include <stdint.h>
 
 enum vg_setting {
