@@ -17,8 +17,11 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#define BUSY_MS 1000  /* between looks while a GPU is held or somebody watches */
-#define IDLE_MS 10000 /* else */
+#define BUSY_MS 1000   /* between looks while a GPU is held or somebody watches */
+#define IDLE_MS 10000  /* else */
+#define SLOW_MS 5000   /* between looks at what changes slowly, ... */
+#define COUNT_MS 10000 /* ... at counters, which are dear, ... */
+#define LIVE_MS 2000   /* ... and at both while somebody watches */
 #define RETRY_USEC (60 * VG_USEC)
 #define PACKETS_A_TURN 256
 
@@ -259,6 +262,8 @@ static struct vg_watch_order order(const struct vg_agent *a) {
     vg_meter_cards(a, &held, &shared);
     return (struct vg_watch_order){.seq = a->watch.seq,
                                    .interval_ms = held || live ? BUSY_MS : IDLE_MS,
+                                   .slow_ms = live ? LIVE_MS : SLOW_MS,
+                                   .count_ms = live ? LIVE_MS : COUNT_MS,
                                    .cards = live ? UINT64_MAX : as_it_counts(a, held),
                                    .shared = live ? UINT64_MAX : as_it_counts(a, shared)};
 }
@@ -285,8 +290,8 @@ uint32_t vg_watch_ask(struct vg_agent *a, uint64_t cards) {
 static void tell_changes(struct vg_agent *a) {
     const struct vg_watch_order *old = &a->watch.told;
     struct vg_watch_order o = order(a);
-    if (a->watch.fd >= 0 &&
-        (o.interval_ms != old->interval_ms || o.cards != old->cards || o.shared != old->shared))
+    if (a->watch.fd >= 0 && (o.interval_ms != old->interval_ms || o.cards != old->cards ||
+                             o.count_ms != old->count_ms || o.shared != old->shared))
         say(a, o);
 }
 
@@ -324,7 +329,7 @@ static void begin(struct vg_agent *a) {
     }
     w->fd = pair[0];
     w->heard_usec = vg_now_usec();
-    w->told = (struct vg_watch_order){.interval_ms = IDLE_MS};
+    w->told = (struct vg_watch_order){.interval_ms = IDLE_MS, .count_ms = COUNT_MS};
     memset(w->map, -1, sizeof(w->map));
     w->poll.data = a;
     uv_poll_start(&w->poll, UV_READABLE | UV_DISCONNECT, on_readable);

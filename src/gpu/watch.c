@@ -12,9 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define SLOW_USEC (5 * VG_USEC)        /* between looks at what changes slowly, ... */
-#define COUNT_USEC (10 * VG_USEC)      /* ... at counters, which are dear, ... */
-#define REST_USEC (10 * VG_USEC)       /* ... at cards that nobody holds, ... */
+#define REST_USEC (10 * VG_USEC)       /* between looks at cards that nobody holds ... */
 #define REST_COUNT_USEC (60 * VG_USEC) /* ... and at their counters */
 #define FIRST_INTERVAL_MS 10000
 #define EVENTS_A_ROUND 64
@@ -22,7 +20,7 @@
 struct watch {
     struct vg_card_source src;
     int fd;
-    uint32_t seq, interval_ms;
+    uint32_t seq, interval_ms, slow_ms, count_ms;
     uint64_t cards, shared; /* as the last order says */
     uint64_t now;           /* as all say that were not answered yet ... */
     bool ordered;           /* ... of which there are any */
@@ -133,8 +131,8 @@ static int look(struct watch *w) {
     uint64_t now = vg_now_usec();
     bool rest = is_due(&w->rest_usec, now, REST_USEC);
     bool rest_counters = is_due(&w->rest_count_usec, now, REST_COUNT_USEC);
-    unsigned ask = (is_due(&w->slow_usec, now, SLOW_USEC) ? VG_ASK_SLOW : 0) |
-                   (is_due(&w->count_usec, now, COUNT_USEC) ? VG_ASK_COUNTERS : 0);
+    unsigned ask = (is_due(&w->slow_usec, now, w->slow_ms * 1000ULL) ? VG_ASK_SLOW : 0) |
+                   (is_due(&w->count_usec, now, w->count_ms * 1000ULL) ? VG_ASK_COUNTERS : 0);
     int r = say_events(w);
     for (uint32_t i = 0; r >= 0 && i < w->src.n; i++) {
         if (w->cards >> i & 1)
@@ -157,8 +155,16 @@ static int look_now(struct watch *w) {
     return r < 0 ? r : say_round(w);
 }
 
+static uint32_t sane_ms(uint32_t ms) {
+    return VG_MIN(VG_MAX(ms, 100u), 60000u);
+}
+
 static void take_order(struct watch *w, const struct vg_watch_order *o) {
-    uint32_t ms = VG_MIN(VG_MAX(o->interval_ms, 100u), 60000u);
+    uint32_t ms = sane_ms(o->interval_ms);
+    if (o->count_ms < w->count_ms)
+        w->count_usec = w->slow_usec = 0; /* somebody looks */
+    w->slow_ms = sane_ms(o->slow_ms);
+    w->count_ms = sane_ms(o->count_ms);
     if (ms != w->interval_ms || o->cards & ~w->cards)
         w->next_usec = 0;
     w->interval_ms = ms;
@@ -200,7 +206,10 @@ static int open_source(int argc, char **argv, struct vg_card_source *ret, struct
 }
 
 int vg_watch_main(int argc, char **argv) {
-    struct watch w = {.fd = STDIN_FILENO, .interval_ms = FIRST_INTERVAL_MS};
+    struct watch w = {.fd = STDIN_FILENO,
+                      .interval_ms = FIRST_INTERVAL_MS,
+                      .slow_ms = FIRST_INTERVAL_MS,
+                      .count_ms = FIRST_INTERVAL_MS};
     struct vg_err err = VG_ERR_INIT;
     struct vg_watch_msg fail = {.kind = VG_WATCH_FAIL};
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* an agent that died cannot close in time */

@@ -35,7 +35,8 @@ bool vg_watch_msg_valid(const struct vg_watch_msg *m, size_t n);
 /* To it: look now (and say `seq` when done), and from now on so often. */
 struct vg_watch_order {
     uint32_t seq, interval_ms;
-    uint64_t now;    /* set of cards to look at now, with their counters */
+    uint32_t slow_ms, count_ms; /* between looks at what changes slowly, and at counters */
+    uint64_t now;               /* set of cards to look at now, with their counters */
     uint64_t cards;  /* set of those that are looked at so often; the others now and then */
     uint64_t shared; /* set of those of which is told with the counters what each process did */
 };

@@ -1,5 +1,6 @@
 """What sharers of one simulated card are told of its energy: to the millijoule what its counter says, by what their processes did."""
 import json
+import os
 
 import pytest
 from simulated import Driver
@@ -47,12 +48,13 @@ def command_pid(word):
 def test_sharers_pay_what_the_counter_says_by_what_they_did(cloud):
     say(cloud, power=0)  # the counter stands while they come and go
     wait_for("a card that draws nothing", lambda: card(cloud)["power_mw"] == 0)
-    tasks = [cloud.out("vbatch", "--gpus", part, "--gpu-mem", "1G", "sleep", word) for part, word in (("0.3", "71234"), ("0.5", "71235"))]
+    words = [f"{os.getpid()}{i}" for i in range(2)]  # by which nobody else's are found
+    tasks = [cloud.out("vbatch", "--gpus", part, "--gpu-mem", "1G", "sleep", word) for part, word in zip(("0.3", "0.5"), words)]
     for task in tasks:
         cloud.wait_state(task, "running")
         wait_for("its first sample", lambda: (u := cloud.task(task)["gpu_usage"]) and u["sampled_usec"])
     first = card(cloud)["energy_mj"]
-    procs = [(wait_for("the command", lambda: command_pid(word)), sm) for word, sm in (("71234", 60), ("71235", 20))]
+    procs = [(wait_for("the command", lambda: command_pid(word)), sm) for word, sm in zip(words, (60, 20))]
     say(cloud, power=800000, sm=80, mem=500 << 20, procs=procs)
     wait_for("whose processes they are", lambda: {p["task"] for p in card(cloud)["processes"]} == set(tasks))
     g = wait_for("the power of each", lambda: (g := card(cloud)) and all(h["usage"] and h["usage"]["power_mw"] for h in g["holders"]) and g)

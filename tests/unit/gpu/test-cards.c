@@ -353,7 +353,8 @@ Test(watch, the_process_answers_and_leaves) {
         _exit(vg_watch_main(3, argv));
     }
     close(pair[1]);
-    struct vg_watch_order o = {.seq = 42, .interval_ms = 60000};
+    struct vg_watch_order o = {
+        .seq = 42, .interval_ms = 60000, .slow_ms = 60000, .count_ms = 60000};
     cr_assert_eq(send(pair[0], &o, sizeof o, 0), (ssize_t)sizeof o);
     size_t facts = 0, samples = 0;
     struct vg_watch_msg m;
