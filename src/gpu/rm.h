@@ -11,6 +11,30 @@
 
 #define VG_RM_TYPE 0x46u
 
+/* Calls that ask, tell, or map for the processor: they take no memory of the card and keep none. */
+enum vg_rm_harmless {
+    VG_RM_IDLE_CHANNELS = 0x41,
+    VG_RM_MAP_MEMORY = 0x4e,
+    VG_RM_UNMAP_MEMORY = 0x4f,
+    VG_RM_GET_EVENT_DATA = 0x52,
+    VG_RM_ALLOC_CONTEXT_DMA = 0x54,
+    VG_RM_MAP_MEMORY_DMA = 0x57,
+    VG_RM_UNMAP_MEMORY_DMA = 0x58,
+    VG_RM_BIND_CONTEXT_DMA = 0x59,
+    VG_RM_UPDATE_MAPPING = 0x5e,
+    VG_RM_CARD_INFO = 0xc8,
+    VG_RM_REGISTER_FD = 0xc9,
+    VG_RM_ALLOC_OS_EVENT = 0xce,
+    VG_RM_FREE_OS_EVENT = 0xcf,
+    VG_RM_STATUS_CODE = 0xd1,
+    VG_RM_CHECK_VERSION = 0xd2,
+    VG_RM_ATTACH_GPUS = 0xd4,
+    VG_RM_QUERY_INTR = 0xd5,
+    VG_RM_SYS_PARAMS = 0xd6,
+    VG_RM_NUMA_INFO = 0xd7,
+    VG_RM_WAIT_OPEN = 0xda,
+};
+
 enum vg_rm_number {
     VG_RM_ALLOC_MEMORY = 0x27,
     VG_RM_ALLOC_OBJECT = 0x28,
@@ -21,6 +45,8 @@ enum vg_rm_number {
     VG_RM_SHARE = 0x35, /* lets others have duplicates of an object */
     VG_RM_VID_HEAP = 0x4a,
     VG_RM_IMPORT_FD = 0x5d,
+    VG_RM_ANY = 0xd3,    /* wraps a call of any number */
+    VG_RM_DMABUF = 0xd9, /* memory as a descriptor, which keeps it */
 };
 
 enum vg_rm_class {
@@ -130,6 +156,7 @@ enum vg_uvm_number {
     VG_UVM_UNREGISTER = 38,
     VG_UVM_PAGEABLE = 39, /* whether cards may touch any page of the process */
     VG_UVM_UNMAP = 66,
+    VG_UVM_P2P = 78, /* memory for other devices; keeps it as a mapping does */
 };
 #define VG_UVM_NO_HMM 1u /* of the flags: they may not */
 

@@ -298,6 +298,34 @@ void vg_warden_mps(struct vg_warden *w) {
     w->mps = true;
 }
 
+/* Objects that name memory by where it lies, or keep another's beyond its own end; and events of
+   the kernel's own users. */
+static bool is_foreign(uint32_t class_id) {
+    static const uint16_t classes[] = {
+        VG_RM_CLASS_EVENT_CALLBACK,
+        VG_RM_CLASS_EVENT_CALLBACK_EX,
+        0x3f, /* memory of the card, for the driver's own use */
+        0x42, /* … of another machine's */
+        0x76, /* … that the console has */
+        0x81, /* … by lists of pages */
+        0x82,
+        0x83,
+        0xb1, /* … without an address */
+        0xc2, /* … by its place */
+        0xe0, /* exported */
+        0xf3, /* for other cards … */
+        0xf8, /* … of a fabric */
+        0xf9,
+        0xfb,
+        0xfd,
+        0xfe, /* mapped by semaphores */
+    };
+    for (size_t i = 0; i < VG_COUNT(classes); i++)
+        if (classes[i] == class_id)
+            return true;
+    return false;
+}
+
 static struct vg_warden_answer on_alloc(struct vg_warden *w, const struct vg_warden_call *k) {
     vg_auto_free struct request *q = vg_alloc(sizeof(*q));
     int r = q ? fetch_form(w, k, q) : -ENOMEM;
@@ -310,12 +338,12 @@ static struct vg_warden_answer on_alloc(struct vg_warden *w, const struct vg_war
     case VG_RM_CLASS_EVENT:
     case VG_RM_CLASS_EVENT_OS: /* names a descriptor of the caller; holds no memory */
         return let;
-    case VG_RM_CLASS_EVENT_CALLBACK:
-    case VG_RM_CLASS_EVENT_CALLBACK_EX: /* for the kernel's own users */
-        w->stat.strange++;
-        return refuse(w, k, q, VG_RM_INVALID_CLASS);
     default:
         break;
+    }
+    if (is_foreign(q->a.class_id)) {
+        w->stat.strange++;
+        return refuse(w, k, q, VG_RM_INVALID_CLASS);
     }
     if (w->stat.objects >= VG_WARDEN_OBJECTS_MAX)
         return refuse(w, k, q, VG_RM_INSUFFICIENT_RESOURCES);
@@ -388,6 +416,12 @@ static struct vg_warden_answer on_dup(struct vg_warden *w, const struct vg_warde
     return done(r);
 }
 
+/* What makes a descriptor of an object, or an object of one: it keeps the object's memory. MPS's
+   clients may have it from the server so. */
+static bool is_export(uint32_t command) {
+    return command == 0x3d05 || command == 0x3d06 || (command >= 0x3d0a && command <= 0x3d0c);
+}
+
 /* What would give a task more of the card's time than its share. */
 static bool is_privilege(uint32_t command) {
     static const uint32_t commands[] = {
@@ -414,7 +448,7 @@ static struct vg_warden_answer on_control(struct vg_warden *w, const struct vg_w
     if (c.command == VG_RM_SCHEDULE_GROUP || c.command == VG_RM_SCHEDULE_CHANNEL)
         return vg_whold_schedule(w, k, &c);
     bool slice = c.command == VG_RM_SET_TIMESLICE && w->slice_usec;
-    if (!slice && !is_privilege(c.command))
+    if (!slice && !is_privilege(c.command) && (w->mps || !is_export(c.command)))
         return let;
     /* The CUDA library sets a slice for each group it makes, and believes that it did. */
     c.status = slice ? VG_RM_OK : VG_RM_NOT_SUPPORTED;
@@ -448,7 +482,7 @@ struct vg_warden_answer vg_warden_ioctl(struct vg_warden *w, const struct vg_war
         return on_dup(w, call);
     case VG_RM_ALLOC_MEMORY:
         return on_alloc_memory(w, call);
-    default: /* older ways to the same, and objects out of a descriptor */
+    default: /* older ways to the same, ways around, and objects out of a descriptor */
         w->stat.strange++;
         return failed(-EPERM);
     }

@@ -90,6 +90,38 @@ Test(warden_doors, what_a_process_had_ends_with_it_though_a_child_has_its_descri
 
 /* ---- other tables, other openings, other processes ------------------------------------------- */
 
+/* Every number of the driver's first device: those that nobody knows to be harmless are stopped. */
+static int every_number(void *arg) {
+    (void)arg;
+    int fd = device();
+    const uint8_t harmless[] = {VG_RM_IDLE_CHANNELS, VG_RM_MAP_MEMORY,       VG_RM_CARD_INFO,
+                                VG_RM_REGISTER_FD,   VG_RM_UNMAP_MEMORY_DMA, VG_RM_WAIT_OPEN};
+    for (size_t i = 0; i < sizeof(harmless); i++)
+        if (ioctl(fd, (unsigned)VG_RM_TYPE << 8 | harmless[i], &fd) == 0 || errno != ENOTTY)
+            return 1; /* the kernel's own answer */
+    const uint8_t stopped[] = {VG_RM_ANY,
+                               VG_RM_DMABUF,
+                               VG_RM_IMPORT_FD,
+                               VG_RM_ALLOC_OBJECT,
+                               VG_RM_VID_HEAP,
+                               0x00,
+                               0x33,
+                               0x5c,
+                               0xd8,
+                               0xff};
+    for (size_t i = 0; i < sizeof(stopped); i++)
+        if (ioctl(fd, 16u << 16 | (unsigned)VG_RM_TYPE << 8 | stopped[i], &fd) == 0 ||
+            errno != EPERM)
+            return 2;
+    return 0;
+}
+
+Test(warden_doors, no_call_wraps_another) {
+    struct wt_task t = wt_new();
+    wt_begin(&t, every_number, NULL);
+    end(&t, 0);
+}
+
 static int number_only(void *arg) {
     (void)arg;
     int file = open("/dev/zero", O_RDWR | O_CLOEXEC);

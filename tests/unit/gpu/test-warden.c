@@ -422,6 +422,32 @@ Test(warden, ways_to_more_time_and_unknown_calls_are_refused) {
     cr_expect(eq(int, ww_teardown(&v), 0), "a descriptor was not given back");
 }
 
+Test(warden, what_keeps_memory_beyond_its_object_is_refused) {
+    struct ww v;
+    ww_setup(&v);
+    const uint32_t command[] = {0x3d05, 0x3d06, 0x3d0a, 0x3d0b, 0x3d0c};
+    for (size_t i = 0; i < sizeof(command) / sizeof(command[0]); i++) {
+        struct vg_rm_control c = {.client = v.client, .command = command[i], .status = 0x77};
+        cr_expect(not(ww_call(&v, 1, WW_CMD(VG_RM_CONTROL, c), &c).let));
+        cr_expect(eq(u32, c.status, VG_RM_NOT_SUPPORTED));
+    }
+    const uint32_t class_id[] = {0x3f, 0x82, 0xc2, 0xe0, 0xf3, 0xf8, 0xfd, 0x7e};
+    for (size_t i = 0; i < sizeof(class_id) / sizeof(class_id[0]); i++) {
+        uint32_t object = 0;
+        cr_expect(eq(u32, ww_alloc(&v, v.client, v.client, &object, class_id[i], MIB, 0),
+                     VG_RM_INVALID_CLASS));
+    }
+    uint8_t any[64] = {0};
+    cr_expect(eq(int, ww_call(&v, 1, WW_CMD(VG_RM_ANY, any), any).error, -EPERM));
+    cr_expect(eq(int, ww_call(&v, 1, WW_CMD(VG_RM_DMABUF, any), any).error, -EPERM));
+    cr_expect(eq(int, ww_call_on(&v, 1, 100, VG_UVM_P2P, any).error, -EPERM));
+    cr_expect(eq(u32, fake_rm_calls(v.rm, VG_RM_ALLOC), 0), "the driver was asked");
+    vg_warden_mps(v.w);
+    struct vg_rm_control c = {.client = v.client, .command = 0x3d06};
+    cr_expect(ww_call(&v, 1, WW_CMD(VG_RM_CONTROL, c), &c).let, "MPS may need it");
+    cr_expect(eq(int, ww_teardown(&v), 0), "a descriptor was not given back");
+}
+
 Test(warden, bad_addresses_and_forms_fail_and_change_nothing) {
     struct ww v;
     ww_setup(&v);
