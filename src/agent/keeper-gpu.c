@@ -101,8 +101,21 @@ static bool is_cuda(const char *place) {
     return slash && !strncmp(slash + 1, VG_DRIVER_CUDA, strlen(VG_DRIVER_CUDA));
 }
 
+static bool is_simulated(const struct keeper *k, const struct ktask *t) {
+    const struct vg_gpus *g = k->birth.gpus;
+    for (size_t i = 0; g && i < g->n; i++)
+        if (g->gpu[i].index == t->start->gpu[0])
+            return g->gpu[i].vendor == VG_CARD_FAKE;
+    return false;
+}
+
 static int check_share(const struct keeper *k, const struct ktask *t, const char *cuda,
                        const char *nvml, struct vg_err *err) {
+    /* The order to stop groups of channels had no effect on an H200 with driver 580. */
+    if (t->start->spec->gpu_hard && !is_simulated(k, t))
+        return vg_err_set(err, VG_UNSUPPORTED,
+                          "this node's driver does not hold a task to its share of an idle GPU: "
+                          "leave out --gpu-hard");
     if (k->session_key[0]) /* what else runs in its sandbox is not watched */
         return vg_err_set(err, VG_UNSUPPORTED,
                           "a task in a session cannot have a share of a GPU: leave out --session");
