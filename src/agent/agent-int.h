@@ -170,10 +170,8 @@ struct vg_agent_share { /* agent-share.c */
     uint32_t milli;     /* of the card; 0: it has no share */
     bool mps;           /* class `mps`: it computes at the same time as others, not in turns */
     uint32_t card;
-    uint64_t turn_usec;  /* no turn on this card is longer; 0: no wish */
-    bool hard;           /* it is a ceiling, too */
-    uint32_t slice_usec; /* as its keeper was told; 0: not yet */
-    struct vg_warden_window window;
+    uint64_t turn_usec;    /* no turn on this card is longer; 0: no wish */
+    uint32_t slice_usec;   /* as its keeper was told; 0: not yet */
     struct vg_kshared use; /* limit 0: not told yet */
     char *words;           /* owned: enum vg_kshare_word, for its keeper */
     size_t words_len;

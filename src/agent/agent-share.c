@@ -10,17 +10,13 @@
 
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-#define BESIDE_USEC 1000 /* slices beside somebody who has a ceiling */
 
 static struct vg_agent_share share_of(const Vg__Pb__Start *start) {
     return (struct vg_agent_share){.milli = start->grant->gpu_milli,
                                    .card = start->gpu[0],
                                    .turn_usec = start->gpu_turn_usec,
-                                   .mps = vg_start_is_mps(start),
-                                   .hard = start->spec->gpu_hard};
+                                   .mps = vg_start_is_mps(start)};
 }
 
 void vg_share_adopt(struct vg_agent_task *t, const Vg__Pb__Start *start) {
@@ -88,79 +84,31 @@ static void say_inexact(struct vg_agent *a, uint32_t card, bool exact) {
         *said = !exact;
 }
 
-/* Those on one card, in the order of their ids: windows stay where they are as long as they can. */
-struct sharers {
-    struct vg_agent_task *on[VG_SLICES_MAX];
-    uint32_t weight[VG_SLICES_MAX], usec[VG_SLICES_MAX];
-    bool hard[VG_SLICES_MAX];
-    struct vg_warden_window window[VG_SLICES_MAX];
-    size_t n, n_hard;
-    uint64_t turn_usec;
-};
-
-static int by_id(const void *a, const void *b) {
-    uint64_t x = (*(struct vg_agent_task *const *)a)->id,
-             y = (*(struct vg_agent_task *const *)b)->id;
-    return x < y ? -1 : x > y;
-}
-
-static void gather(struct vg_agent *a, uint32_t card, struct sharers *s) {
-    vg_map_for_each (slot, &a->tasks) {
-        struct vg_agent_task *t = slot->value;
-        if (is_on(t, card) && s->n < VG_SLICES_MAX)
-            s->on[s->n++] = t;
-    }
-    qsort(s->on, s->n, sizeof(s->on[0]), by_id);
-    for (size_t i = 0; i < s->n; i++) {
-        const struct vg_agent_share *one = &s->on[i]->share;
-        s->weight[i] = one->milli;
-        s->hard[i] = one->hard;
-        s->n_hard += one->hard;
-        if (one->turn_usec && (!s->turn_usec || one->turn_usec < s->turn_usec))
-            s->turn_usec = one->turn_usec;
-    }
-}
-
-/* Who has a ceiling has its window to itself but for the others' slices: these are made short, and
-   its own as long as the window, so that it gets its share in it. */
-static bool divide_beside(struct sharers *s) {
-    uint32_t weight[VG_SLICES_MAX] = {0}, usec[VG_SLICES_MAX] = {0};
-    size_t n = 0;
-    for (size_t i = 0; i < s->n; i++)
-        if (!s->hard[i])
-            weight[n++] = s->weight[i];
-    bool exact = vg_slices_divide(weight, n, BESIDE_USEC, usec);
-    for (size_t i = s->n; i--;)
-        s->usec[i] = s->hard[i] ? s->window[i].for_usec : usec[--n];
-    return exact;
-}
-
-static void tell_keeper(struct vg_agent_task *t, uint32_t usec, struct vg_warden_window w) {
-    if (t->share.slice_usec == usec && t->share.window.from_usec == w.from_usec &&
-        t->share.window.for_usec == w.for_usec)
+static void tell_keeper(struct vg_agent_task *t, uint32_t usec) {
+    if (t->share.slice_usec == usec)
         return;
     t->share.slice_usec = usec;
-    t->share.window = w;
-    if (vg_keeper_send(t->keeper, VG_K_SLICE, t->id, usec, (uint64_t)w.from_usec << 32 | w.for_usec,
-                       NULL, 0, NULL, 0) < 0)
+    if (vg_keeper_send(t->keeper, VG_K_SLICE, t->id, usec, 0, NULL, 0, NULL, 0) < 0)
         vg_debug("a keeper could not be told its task's time slice");
 }
 
 static void divide(struct vg_agent *a, uint32_t card) {
-    vg_auto_free struct sharers *s = vg_alloc(sizeof(*s));
-    if (!s) {
-        vg_warn("gpu=%u cannot be divided anew: out of memory", card);
-        return;
+    struct vg_agent_task *on[VG_SLICES_MAX];
+    uint32_t weight[VG_SLICES_MAX] = {0}, usec[VG_SLICES_MAX] = {0};
+    uint64_t turn = 0;
+    size_t n = 0;
+    vg_map_for_each (s, &a->tasks) {
+        struct vg_agent_task *t = s->value;
+        if (!is_on(t, card) || n == VG_SLICES_MAX)
+            continue;
+        if (t->share.turn_usec && (!turn || t->share.turn_usec < turn))
+            turn = t->share.turn_usec;
+        weight[n] = t->share.milli;
+        on[n++] = t;
     }
-    gather(a, card, s);
-    vg_slices_windows(s->weight, s->hard, s->n, s->window);
-    /* Short turns that somebody asked for stay short, and a ceiling is worth less beside them. */
-    say_inexact(a, card,
-                s->n_hard && !s->turn_usec
-                    ? divide_beside(s)
-                    : vg_slices_divide(s->weight, s->n, s->turn_usec, s->usec));
-    for (size_t i = 0; i < s->n; i++)
-        tell_keeper(s->on[i], s->usec[i], s->window[i]);
+    say_inexact(a, card, vg_slices_divide(weight, n, turn, usec));
+    for (size_t i = 0; i < n; i++)
+        tell_keeper(on[i], usec[i]);
 }
 
 void vg_share_divide(struct vg_agent *a, const struct vg_agent_task *t) {
@@ -197,10 +145,8 @@ static int change(struct vg_agent_task *t, const Vg__Pb__TaskShare *m) {
         start->spec->has_gpu_hard = start->spec->gpu_hard = m->gpu_hard;
     if (r >= 0)
         r = vg_tasks_keep_start(t, start);
-    if (r >= 0) {
+    if (r >= 0)
         t->share.milli = start->grant->gpu_milli;
-        t->share.hard = start->spec->gpu_hard;
-    }
     if (start)
         vg__pb__start__free_unpacked(start, NULL);
     return r;

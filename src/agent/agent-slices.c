@@ -40,7 +40,7 @@ bool vg_slices_divide(const uint32_t *weight, size_t n, uint64_t turn_usec, uint
     for (size_t i = 0; i < n; i++) {
         assert(weight[i]);
         smallest = VG_MIN(smallest, (uint64_t)weight[i]);
-        ret_usec[i] = 0; /* not known yet */
+        ret_usec[i] = 0; /* not known yet: none is 0 in the end */
     }
     /* Each pass puts at least one more at the minimum, or is the last. */
     for (bool again = true; again;) {
@@ -60,18 +60,4 @@ bool vg_slices_divide(const uint32_t *weight, size_t n, uint64_t turn_usec, uint
                 ret_usec[i] = (uint32_t)((weight[i] * top + s.largest / 2) / s.largest);
     }
     return exact;
-}
-
-void vg_slices_windows(const uint32_t *weight, const bool *hard, size_t n,
-                       struct vg_warden_window *ret) {
-    uint64_t milli = 0;
-    for (size_t i = 0; i < n; i++) {
-        ret[i] = (struct vg_warden_window){0};
-        if (!hard[i])
-            continue;
-        uint64_t from = milli * VG_WARDEN_PERIOD_USEC / 1000;
-        milli += weight[i];
-        ret[i].from_usec = (uint32_t)(from % VG_WARDEN_PERIOD_USEC);
-        ret[i].for_usec = (uint32_t)(milli * VG_WARDEN_PERIOD_USEC / 1000 - from);
-    }
 }

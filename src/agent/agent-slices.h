@@ -2,10 +2,8 @@
 /* How the time of a card is divided among the tasks that share it. Pure.
 
    A card gives each sharer its slice in turn; who has nothing to do gives its turn away. So the
-   ratio of two slices is the ratio of what two busy tasks get, and the round (all slices together)
-   is how long one of them waits at most. */
-#include "gpu/warden.h"
-
+   ratio of two slices is the ratio of what two busy tasks get (and no ceiling), and the round (all
+   slices together) is how long one of them waits at most. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -20,8 +18,3 @@
    wish. False when the slices are not in the ratio of the weights: the smallest would be too short.
  */
 bool vg_slices_divide(const uint32_t *weight, size_t n, uint64_t turn_usec, uint32_t *ret_usec);
-
-/* Of those for whom their share is a ceiling, too: the part of every VG_WARDEN_PERIOD_USEC in which
-   they may have the card, one after the other. The others go on beside them, by their slices. */
-void vg_slices_windows(const uint32_t *weight, const bool *hard, size_t n,
-                       struct vg_warden_window *ret);

@@ -31,10 +31,6 @@ static uint32_t slice_of(const struct ktask *t) {
     return t->slice_usec ? t->slice_usec : SLICE_DEFAULT_USEC;
 }
 
-static struct vg_warden_window window_of(const struct ktask *t) {
-    return (struct vg_warden_window){(uint32_t)(t->window >> 32), (uint32_t)t->window};
-}
-
 /* ---- what its programs see ------------------------------------------------------------------- */
 
 #define REAL VG_SANDBOX_SHARE "/real/"
@@ -101,21 +97,8 @@ static bool is_cuda(const char *place) {
     return slash && !strncmp(slash + 1, VG_DRIVER_CUDA, strlen(VG_DRIVER_CUDA));
 }
 
-static bool is_simulated(const struct keeper *k, const struct ktask *t) {
-    const struct vg_gpus *g = k->birth.gpus;
-    for (size_t i = 0; g && i < g->n; i++)
-        if (g->gpu[i].index == t->start->gpu[0])
-            return g->gpu[i].vendor == VG_CARD_FAKE;
-    return false;
-}
-
 static int check_share(const struct keeper *k, const struct ktask *t, const char *cuda,
                        const char *nvml, struct vg_err *err) {
-    /* The order to stop groups of channels had no effect on an H200 with driver 580. */
-    if (t->start->spec->gpu_hard && !is_simulated(k, t))
-        return vg_err_set(err, VG_UNSUPPORTED,
-                          "this node's driver does not hold a task to its share of an idle GPU: "
-                          "leave out --gpu-hard");
     if (k->session_key[0]) /* what else runs in its sandbox is not watched */
         return vg_err_set(err, VG_UNSUPPORTED,
                           "a task in a session cannot have a share of a GPU: leave out --session");
@@ -212,7 +195,6 @@ void kgpu_watched(struct keeper *k, struct ktask *t, int listener) {
                                     .n_devices = device ? 1 : 0,
                                     .limit_bytes = t->start->grant->gpu_mem_bytes,
                                     .slice_usec = slice_of(t),
-                                    .window = window_of(t),
                                     .managed_device = st.st_rdev,
                                     .ud = t,
                                     .changed = show_sums,
@@ -224,12 +206,9 @@ void kgpu_watched(struct keeper *k, struct ktask *t, int listener) {
         ktask_kill(k, t, SIGKILL, 0, err.msg);
 }
 
-void kgpu_slice(struct ktask *t, uint32_t usec, uint64_t window) {
+void kgpu_slice(struct ktask *t, uint32_t usec) {
     t->slice_usec = usec;
-    t->window = window;
     kgpu_changed(t);
-    if (t->watch)
-        vg_warden_set_window(t->watch, window_of(t));
 }
 
 void kgpu_changed(struct ktask *t) {
@@ -239,25 +218,10 @@ void kgpu_changed(struct ktask *t) {
         vg_warden_set(t->watch, t->start->grant->gpu_mem_bytes, slice_of(t));
 }
 
-/* A driver that does not stop a task's work cannot keep it to its share. False: the task ends. */
-static bool check_ceiling(struct keeper *k, struct ktask *t) {
-    struct vg_warden_stat s = {0};
-    if (t->watch)
-        vg_warden_look(t->watch, &s);
-    if (!s.unheld)
-        return true;
-    ktask_kill(k, t, SIGKILL, 0,
-               "the driver of this node does not hold a task to its share when the GPU is idle: "
-               "leave out --gpu-hard");
-    return false;
-}
-
 /* Once may be a moment that was seen twice; a second time is memory that went around its share. */
 void kgpu_audit(struct keeper *k, struct ktask *t, uint64_t card_bytes) {
     char holds[32], known[32], text[200];
     uint64_t limit = 0;
-    if (!check_ceiling(k, t))
-        return;
     uint32_t times = t->watch ? vg_warden_compare(t->watch, card_bytes, &limit) : 0;
     if (!times)
         return;

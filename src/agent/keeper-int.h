@@ -124,7 +124,6 @@ struct ktask {
     struct kmirror *mirror;        /* owned; NULL: the node's own files */
     struct vg_warden_watch *watch; /* owned; NULL: it has no share of a GPU */
     uint32_t slice_usec;
-    uint64_t window;           /* VG_K_SLICE */
     struct vg_kshared shared;  /* as the agent was told last */
     uint64_t shared_next_usec; /* it is told again no sooner; 0: there is nothing to tell */
     char *share_words;         /* owned: enum vg_kshare_word */
@@ -211,7 +210,7 @@ bool kgpu_is_held(const struct keeper *k, const struct ktask *t);
 int kgpu_lay(const struct keeper *k, struct ktask *t, struct kgpu_lay **ret, struct vg_err *err);
 const struct vg_lay *kgpu_laid(const struct kgpu_lay *l);           /* NULL: nothing */
 void kgpu_watched(struct keeper *k, struct ktask *t, int listener); /* takes it */
-void kgpu_slice(struct ktask *t, uint32_t usec, uint64_t window);
+void kgpu_slice(struct ktask *t, uint32_t usec);
 void kgpu_changed(struct ktask *t); /* weight or memory of its share, in `start` */
 /* What the driver says that its processes hold: ended when that did not pass by the warden. */
 void kgpu_audit(struct keeper *k, struct ktask *t, uint64_t card_bytes);

@@ -145,7 +145,7 @@ static void on_packet(struct keeper *k, const struct vg_kpkt *p, int *fds, size_
         break;
     case VG_K_SLICE:
         if (t)
-            kgpu_slice(t, (uint32_t)p->a, p->b);
+            kgpu_slice(t, (uint32_t)p->a);
         break;
     case VG_K_SHARE:
         if (t && n_fds >= 1)

@@ -36,8 +36,7 @@ enum vg_kpkt_kind {
     VG_K_KEEP =
         7, /* b usec: session's keep time from the last task's end; 0: end the session now */
     VG_K_LIMITS = 8, /* a head bytes, b tail bytes of the log */
-    VG_K_SLICE = 9,  /* id task; a: usec of a shared GPU's time that it gets in its turn; b: its
-                        ceiling, struct vg_warden_window, from << 32 | for */
+    VG_K_SLICE = 9,  /* id task; a: usec of a shared GPU's time that it gets in its turn */
     VG_K_SHARE =
         10, /* id task; fds: memfd with its Start, packed, whose share of a GPU is another */
     VG_K_AUDIT = 11, /* id task; b: bytes of its card that its processes hold, by the driver */

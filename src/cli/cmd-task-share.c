@@ -9,7 +9,7 @@
 const struct vg_opt vg_task_share_opts[5] = {
     {"gpus", 0, "N", "its part of the GPU: 0.001 to 0.999", 'g'},
     {"gpu-mem", 0, "SIZE", "its memory on the GPU: 8G", 'm'},
-    {"hard", 0, NULL, "never more than its part, even when the GPU is idle", 'h'},
+    {"hard", 0, NULL, "of class mps: never more than its part, even when the GPU is idle", 'h'},
     {"soft", 0, NULL, "more than its part when others leave it", 's'},
     VG_CMD_OUTPUT,
 };

@@ -63,7 +63,8 @@ enum {
     {"pool", 'P', "NAME[,NAME...]", "run on this pool, or on the first that can", O_POOL},         \
         {"gpus", 0, "N", "GPUs to hold; 0.25 is a share of one", O_GPUS},                          \
         {"gpu-mem", 0, "SIZE", "memory to hold on each GPU: 20G", O_GPU_MEM},                      \
-        {"gpu-hard", 0, NULL, "of a share: never more, even when the GPU is idle", O_GPU_HARD},    \
+        {"gpu-hard", 0, NULL, "of a share in class mps: never more, even when the GPU is idle",    \
+         O_GPU_HARD},                                                                              \
         {"gpu-model", 0, "M[|M...]", "only these models: 'A100|H100'", O_GPU_MODEL},               \
         {"cpus", 0, "N", "CPUs to hold; 0.5 is half of one", O_CPUS},                              \
         {"mem", 0, "SIZE", "memory to hold, and the limit: 512M, 8G", O_MEM},                      \

@@ -61,22 +61,10 @@ static int read_share(const Vg__Pb__TaskShare *m, const struct vg_task *t, struc
                           "a program keeps its part of the multiprocessors while it runs (class "
                           "%s): only --gpu-mem can be changed",
                           vg_pool_class_name(s.class));
-    if (s.hard && s.class != VG_CLASS_SHARED)
-        return vg_err_set(err, VG_INVALID, "only shares in pools of class shared can be hard");
+    if (s.hard && s.class != VG_CLASS_MPS)
+        return vg_err_set(err, VG_INVALID,
+                          "only in pools of class mps a task never has more than its part");
     *ret = s;
-    return 0;
-}
-
-/* Its node would have refused to start it as such. */
-static int check_ceiling(struct vg_control *c, const struct vg_task *t, struct vg_err *err) {
-    const struct vg_nodelink *a = vg_nodelink_get(c, t->attempt.node);
-    for (size_t i = 0; a && i < VG_NODE_GPUS_MAX; i++) {
-        const Vg__Pb__GpuState *g = t->gpus >> i & 1 ? a->gpu[i].state : NULL;
-        if (g && g->vendor && strcmp(g->vendor, "simulated") != 0)
-            return vg_err_set(err, VG_UNSUPPORTED,
-                              "the driver of its node does not hold a task to its share of an idle "
-                              "GPU: leave out --hard");
-    }
     return 0;
 }
 
@@ -128,8 +116,6 @@ static int change(struct vg_call *call, struct vg_job *j, struct vg_err *err) {
     int r = check_task(call, t, err);
     if (r >= 0)
         r = read_share(call->env->share_set, t, &s, err);
-    if (r >= 0 && s.hard && !t->share.hard)
-        r = check_ceiling(c, t, err);
     if (r >= 0)
         r = check_bounds(c, t, &s, admin, err);
     uint64_t count = r >= 0 ? vg_share_to_count(j, s.mem_bytes) : 0;

@@ -82,12 +82,6 @@ enum vg_rm_status {
 #define VG_RM_SPACE_HOST 1u    /* … not on the card */
 #define VG_RM_SET_TIMESLICE 0xa06c0103u
 #define VG_RM_GET_TIMESLICE 0xa06c0104u
-#define VG_RM_SCHEDULE_GROUP 0xa06c0101u /* gets turns, or none; with vg_rm_schedule */
-#define VG_RM_SCHEDULE_CHANNEL 0xa06f0103u
-
-struct vg_rm_schedule {
-    uint8_t enable, skip_submit, skip_enable;
-};
 
 struct vg_rm_alloc { /* NVOS64; the older form is vg_rm_alloc_old */
     uint32_t client, parent, object, class_id;

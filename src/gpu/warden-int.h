@@ -21,7 +21,6 @@ struct vg_wobject {
     struct vg_list siblings;   /* in the parent's or the client's children */
     struct vg_list children;
     struct vg_wmem *mem; /* one reference; NULL: it holds none */
-    bool scheduled;      /* a group: its task wants turns for it */
 };
 
 struct vg_wclient {
@@ -51,14 +50,7 @@ struct vg_warden {
     struct vg_warden_stat stat;
     uint32_t slice_usec;
     bool mps;
-    bool ceiling, held;
 };
-
-/* ---- warden-hold.c: ceilings ----------------------------------------------------------------- */
-
-/* A task gives a group turns, or a channel. */
-struct vg_warden_answer vg_whold_schedule(struct vg_warden *w, const struct vg_warden_call *k,
-                                          struct vg_rm_control *c);
 
 /* ---- warden-books.c: what a task has --------------------------------------------------------- */
 

@@ -41,8 +41,6 @@ struct vg_warden_watch {
     struct vg_warden *w;
     struct vg_warden_setup setup;
     int listener, epoll, wake, timer, tell;
-    int edge; /* timer: the task's window opens or closes */
-    struct vg_warden_window window;
     int device[VG_WDEVICES_MAX];
     size_t n_devices;
     struct vg_map by_pid, by_number; /* vg_wcaller_process, owned by by_pid */
@@ -60,7 +58,6 @@ struct vg_warden_watch {
     bool ended, orphan; /* of the thread: it is done; nobody waits for it */
     uint64_t limit_bytes;
     uint32_t slice_usec;
-    struct vg_warden_window next_window;
     struct vg_warden_stat stat;
     struct vg_warden_audit audit;
     struct vg_warden_process shown[VG_WARDEN_SHOWN_MAX];

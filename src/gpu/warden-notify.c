@@ -157,22 +157,6 @@ static void each_second(struct vg_warden_watch *t) {
     publish(t);
 }
 
-/* Holds or releases the task, as its window is now, until it is otherwise. */
-static void keep_window(struct vg_warden_watch *t) {
-    struct timespec now;
-    struct itimerspec next = {0};
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    uint64_t usec = (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000, left = 0;
-    bool held = vg_warden_window_at(t->window, usec, &left);
-    vg_warden_ceiling(t->w, t->window.for_usec != 0);
-    vg_warden_hold(t->w, held);
-    if (t->window.for_usec) {
-        usec += left;
-        next.it_value = (struct timespec){(time_t)(usec / 1000000), (long)(usec % 1000000) * 1000};
-    }
-    (void)timerfd_settime(t->edge, TFD_TIMER_ABSTIME, &next, NULL);
-}
-
 static bool take_orders(struct vg_warden_watch *t) {
     uint64_t n;
     (void)!read(t->wake, &n, sizeof(n));
@@ -180,17 +164,12 @@ static bool take_orders(struct vg_warden_watch *t) {
     bool stop = t->stop, changed = t->changed;
     uint64_t limit = t->limit_bytes;
     uint32_t slice = t->slice_usec;
-    struct vg_warden_window window = t->next_window;
     t->changed = false;
     pthread_mutex_unlock(&t->lock);
     if (changed) {
         vg_warden_limit(t->w, limit);
         vg_warden_slice(t->w, slice);
         publish(t);
-    }
-    if (window.from_usec != t->window.from_usec || window.for_usec != t->window.for_usec) {
-        t->window = window;
-        keep_window(t);
     }
     return !stop;
 }
@@ -208,7 +187,6 @@ static void free_all(struct vg_warden_watch *t) {
     vg_close(&t->wake);
     vg_close(&t->timer);
     vg_close(&t->tell);
-    vg_close(&t->edge);
     pthread_mutex_destroy(&t->lock);
     free(t->in);
     free(t->out);
@@ -227,8 +205,6 @@ static void *run(void *arg) {
             each_second(t);
         else if (e.data.ptr == &t->tell)
             vg_wprocess_tell(t);
-        else if (e.data.ptr == &t->edge)
-            keep_window(t);
         else if (e.data.ptr != &t->listener) {
             vg_wprocess_end(t, e.data.ptr);
             publish(t);
@@ -302,10 +278,8 @@ static int prepare(struct vg_warden_watch *t, struct vg_err *err) {
     t->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     t->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     t->tell = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-    t->edge = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     if (r >= 0 && (hear(t, &t->listener) < 0 || hear(t, &t->wake) < 0 || hear(t, &t->timer) < 0 ||
-                   hear(t, &t->tell) < 0 || hear(t, &t->edge) < 0 ||
-                   timerfd_settime(t->timer, 0, &second, NULL) < 0))
+                   hear(t, &t->tell) < 0 || timerfd_settime(t->timer, 0, &second, NULL) < 0))
         r = -errno;
     if (r >= 0 && !is_same(t, t->epoll, t->epoll))
         r = -errno; /* a kernel without kcmp() */
@@ -316,8 +290,6 @@ static int prepare(struct vg_warden_watch *t, struct vg_err *err) {
     vg_warden_slice(t->w, t->setup.slice_usec);
     if (t->setup.mps)
         vg_warden_mps(t->w);
-    t->window = t->next_window = t->setup.window;
-    keep_window(t);
     vg_warden_stat(t->w, &t->stat);
     return open_devices(t, err);
 }
@@ -334,8 +306,7 @@ int vg_warden_start(const struct vg_warden_setup *setup, struct vg_warden_watch 
                                   .epoll = -1,
                                   .wake = -1,
                                   .timer = -1,
-                                  .tell = -1,
-                                  .edge = -1};
+                                  .tell = -1};
     pthread_mutex_init(&t->lock, NULL);
     int r = prepare(t, err);
     if (r >= 0) {
@@ -382,13 +353,6 @@ void vg_warden_stop(struct vg_warden_watch *t) {
         pthread_join(thread, NULL);
     }
     free_all(t);
-}
-
-void vg_warden_set_window(struct vg_warden_watch *t, struct vg_warden_window window) {
-    pthread_mutex_lock(&t->lock);
-    t->next_window = window;
-    pthread_mutex_unlock(&t->lock);
-    order(t);
 }
 
 void vg_warden_set(struct vg_warden_watch *t, uint64_t limit_bytes, uint32_t slice_usec) {

@@ -29,8 +29,7 @@ struct vg_warden_setup {
     size_t n_devices;
     uint64_t limit_bytes;
     uint32_t slice_usec;
-    bool mps; /* vg_warden_mps() */
-    struct vg_warden_window window;
+    bool mps;             /* vg_warden_mps() */
     dev_t managed_device; /* of /dev/nvidia-uvm; 0: there is none */
     /* NULL: the real thing. Tests and simulated cards put a driver of their own here; a simulated
        card's managed-memory device is the file of this name. */
@@ -54,7 +53,6 @@ int vg_warden_start(const struct vg_warden_setup *setup, struct vg_warden_watch 
    the task's memory is left to itself after two seconds: callbacks may still come from it. */
 void vg_warden_stop(struct vg_warden_watch *t);
 void vg_warden_set(struct vg_warden_watch *t, uint64_t limit_bytes, uint32_t slice_usec);
-void vg_warden_set_window(struct vg_warden_watch *t, struct vg_warden_window window);
 void vg_warden_look(struct vg_warden_watch *t, struct vg_warden_stat *ret);
 /* As `processes` was told last; how many. */
 size_t vg_warden_look_processes(struct vg_warden_watch *t, struct vg_warden_process *ret,

@@ -445,8 +445,6 @@ static struct vg_warden_answer on_control(struct vg_warden *w, const struct vg_w
     struct vg_rm_control c;
     if (w->ops.read(k->caller, k->arg, &c, sizeof(c)) != (int64_t)sizeof(c))
         return failed(-EFAULT);
-    if (c.command == VG_RM_SCHEDULE_GROUP || c.command == VG_RM_SCHEDULE_CHANNEL)
-        return vg_whold_schedule(w, k, &c);
     bool slice = c.command == VG_RM_SET_TIMESLICE && w->slice_usec;
     if (!slice && !is_privilege(c.command) && (w->mps || !is_export(c.command)))
         return let;

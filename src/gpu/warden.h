@@ -73,7 +73,6 @@ struct vg_warden_stat {
     uint64_t strange; /* calls that are not let through at all */
     uint64_t beside;  /* attempts to compute beside MPS */
     uint64_t retaken; /* time slices that somebody else had changed */
-    uint64_t unheld;  /* groups that the driver did not stop when they were to be held */
     uint32_t objects, clients, groups;
 };
 
@@ -83,17 +82,6 @@ struct vg_warden_process {
     uint64_t used_bytes; /* managed memory included */
     uint64_t managed_bytes;
 };
-
-/* A ceiling: the part of every VG_WARDEN_PERIOD_USEC of the machine's clock in which the task may
-   have the card. All wardens keep the same time, so that the parts of several tasks can lie one
-   after the other. for_usec 0: no ceiling. */
-#define VG_WARDEN_PERIOD_USEC 100000u
-struct vg_warden_window {
-    uint32_t from_usec, for_usec;
-};
-
-/* Whether the task is held at this moment of CLOCK_MONOTONIC, and how long it stays so. */
-bool vg_warden_window_at(struct vg_warden_window w, uint64_t now_usec, uint64_t *ret_left_usec);
 
 int vg_warden_new(const struct vg_warden_ops *ops, uint64_t limit_bytes, struct vg_warden **ret);
 void vg_warden_free(struct vg_warden *w);
@@ -119,11 +107,6 @@ void vg_warden_slice(struct vg_warden *w, uint32_t usec);
    its clients, and in no other. The driver's other device is left to them: what only a mapping
    holds is not counted then. */
 void vg_warden_mps(struct vg_warden *w);
-/* A ceiling: whoever holds a task must see each of its groups that is given turns. Off: releases.
- */
-void vg_warden_ceiling(struct vg_warden *w, bool on);
-/* Under a ceiling: none of its groups gets a turn, those to come included, or all do again. */
-void vg_warden_hold(struct vg_warden *w, bool hold);
 /* Once a second: slices that are not as they were set are set again. How many there were. */
 uint32_t vg_warden_assert_slices(struct vg_warden *w);
 void vg_warden_stat(const struct vg_warden *w, struct vg_warden_stat *ret);

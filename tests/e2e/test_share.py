@@ -455,20 +455,6 @@ def test_no_turn_is_longer_than_a_quick_pool_allows(cloud, driver, one_card):
         wait_for("long ones again", lambda: driver.stat()["groups"][0]["slice_usec"] > 500)
 
 
-def test_a_share_that_is_a_ceiling_is_held_for_a_part_of_the_time(cloud, driver, one_card):
-    with Holder(cloud, "capped", "0.3", more=["--gpu-hard"]), Holder(cloud, "free", "0.3"):
-        seen = {"capped": set(), "free": set()}
-
-        def both():
-            for g in driver.stat()["groups"]:
-                seen[g["who"].split()[-1]].add(g["held"])
-            return seen["capped"] == {False, True}
-        wait_for("it to be held and released", both)
-        for _ in range(30):
-            both()
-        assert seen["free"] == {False}, "control"
-
-
 def test_an_agent_that_is_killed_leaves_shares_as_they_are(cloud, driver, one_card):
     script = f"read go; exec {RAW} fill 12288"
     filler = cloud.popen([*share("0.2"), "sh", "-c", script], stdin=subprocess.PIPE)

@@ -230,9 +230,9 @@ static void control(struct fake_rm *rm, struct vg_rm_control *c) {
         if (is_group)
             *usec = o->slice;
         break;
-    case VG_RM_SCHEDULE_GROUP:
+    case FAKE_RM_GROUP_SCHEDULE:
         if (is_group)
-            o->held = !((const struct vg_rm_schedule *)usec)->enable;
+            o->held = !*(const uint8_t *)usec;
         break;
     default:
         fprintf(stderr, "fake-rm: unknown control %#x\n", c->command);

@@ -34,9 +34,10 @@ uint32_t fake_rm_calls(struct fake_rm *rm, uint8_t number);
 /* ---- several cards, processes, time ---------------------------------------------------------- */
 
 #define FAKE_RM_CARDS 8u
-#define FAKE_RM_CLASS_DEVICE 0x80u      /* its parameters begin with the number of a card */
-#define FAKE_RM_MEMORY_INFO 0x20801303u /* struct fake_rm_info, simpler than the real one's */
-#define FAKE_RM_LOST 0x0fu              /* status: the card is not there any more */
+#define FAKE_RM_CLASS_DEVICE 0x80u         /* its parameters begin with the number of a card */
+#define FAKE_RM_GROUP_SCHEDULE 0xa06c0101u /* … with whether the group gets turns */
+#define FAKE_RM_MEMORY_INFO 0x20801303u    /* struct fake_rm_info, simpler than the real one's */
+#define FAKE_RM_LOST 0x0fu                 /* status: the card is not there any more */
 
 struct fake_rm_info {
     uint64_t total, used;

@@ -182,7 +182,6 @@ static void end_context(struct sim_context *c) {
 static int begin_context(CUdevice d, struct sim_context **ret) {
     struct sim_context *c = context;
     uint64_t slice = 2048;
-    struct vg_rm_schedule turns = {.enable = 1};
     while (c < context + CONTEXTS && c->refs)
         c++;
     if (c == context + CONTEXTS)
@@ -195,8 +194,6 @@ static int begin_context(CUdevice d, struct sim_context **ret) {
         r = sim_object(&sim, sim.card[d].device, VG_RM_CLASS_CHANNEL_GROUP, NULL, 0, &c->group);
     if (!r)
         r = sim_control(&sim, c->group, VG_RM_SET_TIMESLICE, &slice, sizeof(slice));
-    if (!r) /* what it launches runs from now on */
-        r = sim_control(&sim, c->group, VG_RM_SCHEDULE_GROUP, &turns, sizeof(turns));
     if (r)
         end_context(c);
     else

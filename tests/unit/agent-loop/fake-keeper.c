@@ -166,8 +166,6 @@ static void on_packet(struct fake *f, const struct vg_kpkt *p, const uint8_t *da
         t->state = 0;
     } else if (p->kind == VG_K_SLICE && t) {
         log_share(f, t, "slice", p->a);
-        if (p->b)
-            log_share(f, t, "window", p->b & UINT32_MAX);
     } else if (p->kind == VG_K_SHARE && t && n_fds > 0) {
         on_share(f, t, vg_take_fd(fds[0]));
     } else if (p->kind == VG_K_FORWARD) {

@@ -125,7 +125,6 @@ struct order {
     uint32_t stream;
     uint32_t milli; /* its share of card 0 */
     uint64_t turn_usec;
-    bool hard;
 };
 
 static void start(struct order o) {
@@ -158,7 +157,6 @@ static void start(struct order o) {
         s.gpu = &card;
         s.n_gpu = 1;
         s.gpu_turn_usec = o.turn_usec;
-        spec.has_gpu_hard = spec.gpu_hard = o.hard;
     }
     env.body_case = VG__PB__ENVELOPE__BODY_START;
     env.start = &s;
@@ -641,13 +639,6 @@ static void change_share(uint64_t id, uint32_t milli, uint64_t mem_bytes) {
     send_change(id, m);
 }
 
-static void change_ceiling(uint64_t id, bool hard) {
-    Vg__Pb__TaskShare m = VG__PB__TASK_SHARE__INIT;
-    m.has_gpu_hard = true;
-    m.gpu_hard = hard;
-    send_change(id, m);
-}
-
 Test(agent_loop, a_card_is_divided_anew_when_a_share_comes_changes_or_goes) {
     begin();
     share(1, 700, 0);
@@ -668,22 +659,6 @@ Test(agent_loop, a_share_that_asks_for_short_turns_shortens_everybodys) {
     HEAR("1 started", "1 slice 3000");
     share(2, 500, 500);
     HEAR("2 started", "1 slice 500", "2 slice 500");
-}
-
-Test(agent_loop, a_share_that_is_a_ceiling_has_a_window) {
-    begin();
-    start((struct order){.id = 1, .word = "share", .milli = 300, .hard = true});
-    HEAR("1 started", "1 slice 30000", "1 window 30000");
-    share(2, 700, 0);
-    HEAR("2 started", "2 slice 1000");
-    start((struct order){.id = 3, .word = "share", .milli = 100, .hard = true});
-    HEAR("3 started", "3 slice 10000", "3 window 10000");
-    kill_task(1, SIGTERM);
-    HEAR("1 ended", "3 slice 10000", "3 window 10000");
-    change_ceiling(3, false);
-    HEAR("3 memory 1073741824", "3 slice 3000", "2 slice 21000");
-    change_ceiling(2, true);
-    HEAR("2 memory 1073741824", "2 slice 70000", "2 window 70000", "3 slice 1000");
 }
 
 Test(agent_loop, shares_are_divided_again_by_an_agent_that_finds_them) {

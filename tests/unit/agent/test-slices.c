@@ -1,4 +1,5 @@
-/* Time slices of a shared card: in the ratio of the weights, none too short, no round too long. */
+/* Time slices of a shared card: in the ratio of the weights, none too short or longer than was
+   asked for, no round too long. */
 #include "agent/agent-slices.h"
 
 #include <criterion/criterion.h>
@@ -82,18 +83,4 @@ Test(slices, as_many_as_a_card_can_have_are_divided) {
     cr_assert_not(vg_slices_divide(weight, VG_SLICES_MAX, 0, got));
     cr_assert_eq(got[VG_SLICES_MAX - 1], VG_SLICE_MIN_USEC);
     cr_assert(vg_slices_divide(NULL, 0, 0, NULL));
-}
-
-Test(slices, ceilings_lie_one_after_the_other) {
-    const uint32_t weight[] = {300, 200, 500, 333};
-    const bool hard[] = {true, false, true, true};
-    struct vg_warden_window w[4];
-    vg_slices_windows(weight, hard, 3, w);
-    cr_expect_eq(w[0].from_usec, 0);
-    cr_expect_eq(w[0].for_usec, 30000);
-    cr_expect_eq(w[1].for_usec, 0);
-    cr_expect_eq(w[2].from_usec, 30000);
-    cr_expect_eq(w[2].for_usec, 50000);
-    vg_slices_windows(weight + 3, hard + 3, 1, w);
-    cr_expect_eq(w[0].for_usec, 33300);
 }

@@ -45,7 +45,7 @@ static void tweak(Vg__Pb__RunReq *r) {
     r->spec->max_cost_micro = max_cost;
     r->spec->interactive = 0;
     r->spec->has_detached = r->spec->detached = 1;
-    r->spec->has_gpu_hard = r->spec->gpu_hard = want.gpu_milli == 300 && !pool;
+    r->spec->has_gpu_hard = r->spec->gpu_hard = want.gpu_milli == 300 && pool;
 }
 
 static void run(uint64_t task, uint32_t milli, uint64_t mem_bytes) {
@@ -149,7 +149,7 @@ Test(share, a_node_is_told_what_the_task_has_of_its_card) {
     cr_assert(s->n_gpu == 1 && s->grant->gpus == 0 && s->grant->gpu_milli == 300);
     cr_assert_eq(s->grant->gpu_mem_bytes, 24 * GIB, "its part of the card");
     cr_assert_str_eq(s->class_name, "shared");
-    cr_assert(s->gpu_turn_usec == 500 && s->spec->gpu_hard);
+    cr_assert(s->gpu_turn_usec == 500 && !s->spec->gpu_hard);
     msg_done(&m);
     m = begin(T2, 100, 8 * GIB);
     cr_assert_eq(m.env->start->grant->gpu_mem_bytes, 8 * GIB);
@@ -160,6 +160,7 @@ Test(share, a_node_is_told_what_the_task_has_of_its_card) {
 Test(share, a_change_is_told_to_the_node_and_told_again_when_it_comes_back_without_it) {
     struct msg m = begin(T1, 300, 0);
     Vg__Pb__Start *start = m.env->start;
+    refused(T1, 0, 0, 1, "only in pools of class mps");
     change(T1, 500, 0, -1);
     expect_told(T1, 500, 24 * GIB, false);
     change(T1, 0, 40 * GIB, 0);
@@ -182,7 +183,7 @@ Test(share, a_change_outlives_a_restart_and_its_card_is_counted_by_it) {
     world_stop(&w);
     world_start(&w);
     come_again(m.env->start);
-    expect_told(T1, 600, 50 * GIB, true);
+    expect_told(T1, 600, 50 * GIB, false);
     side_open(&w, &client);
     cr_assert_eq(task(T1)->grant.gpu_milli, 300, "what it asked for stays");
     refused(T1, 700, 81 * GIB, 0, "at most 1 of it and 80 GiB");
@@ -236,9 +237,8 @@ Test(share, of_class_mps_only_memory_is_changed_and_no_other_class_joins_it) {
     struct msg m = begin(T1, 300, 0);
     cr_assert_str_eq(m.env->start->class_name, "mps");
     refused(T1, 400, 0, 0, "only --gpu-mem can be changed");
-    refused(T1, 0, 0, 1, "only shares in pools of class shared can be hard");
-    change(T1, 300, 30 * GIB, 0);
-    expect_told(T1, 300, 30 * GIB, false);
+    change(T1, 300, 30 * GIB, 1);
+    expect_told(T1, 300, 30 * GIB, true);
     pool = NULL;
     run(T2, 100, GIB);
     side_sync(&w, &client);

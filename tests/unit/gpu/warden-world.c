@@ -42,13 +42,8 @@ static bool same(void *ud, int a, int b) {
 
 static int64_t issue(void *ud, uint64_t process, int fd, uint32_t cmd, void *arg) {
     struct ww *v = ud;
-    struct vg_rm_control *c = arg;
     if (v->instead)
         return v->instead(ud, process, fd, cmd, arg);
-    if (v->holds_not && (cmd & 0xff) == VG_RM_CONTROL && c->command == VG_RM_SCHEDULE_GROUP) {
-        c->status = VG_RM_NOT_SUPPORTED;
-        return 0;
-    }
     return fd >= 100 ? fake_uvm_ioctl(v->uvm, (uint64_t)fd, cmd, arg)
                      : fake_rm_ioctl(v->rm, process, cmd, arg);
 }

@@ -17,9 +17,8 @@ struct ww {
     struct fake_rm *rm;
     struct fake_uvm *uvm;
     struct vg_warden *w;
-    uint32_t client; /* of process 1 */
-    int lent;        /* descriptors */
-    bool holds_not;  /* the driver holds no group back */
+    uint32_t client;                                             /* of process 1 */
+    int lent;                                                    /* descriptors */
     int64_t (*instead)(void *, uint64_t, int, uint32_t, void *); /* of the driver; or NULL */
     unsigned refuse; /* so many of the next that are asked for cannot be had */
 };
