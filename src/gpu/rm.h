@@ -150,7 +150,8 @@ enum vg_uvm_number {
     VG_UVM_UNREGISTER = 38,
     VG_UVM_PAGEABLE = 39, /* whether cards may touch any page of the process */
     VG_UVM_UNMAP = 66,
-    VG_UVM_P2P = 78, /* memory for other devices; keeps it as a mapping does */
+    VG_UVM_SPARSE = 74, /* addresses without memory: their page tables are of the card's */
+    VG_UVM_P2P = 78,    /* memory for other devices; keeps it as a mapping does */
 };
 #define VG_UVM_NO_HMM 1u /* of the flags: they may not */
 
@@ -180,7 +181,7 @@ struct vg_uvm_free {
     uint32_t status, unused;
 };
 
-struct vg_uvm_unmap {
+struct vg_uvm_unmap { /* and VG_UVM_SPARSE */
     uint64_t base, length;
     uint8_t uuid[16];
     uint32_t status, unused;

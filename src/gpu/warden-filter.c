@@ -42,59 +42,60 @@
 /* Jumps are counted from the next line. */
 static struct sock_filter program[] = {
     /*  0 */ LOAD(ARCH),
-    /*  1 */ EQUAL(OWN_ARCH, 0, 51), /* 53 */
+    /*  1 */ EQUAL(OWN_ARCH, 0, 52), /* 54 */
     /*  2 */ LOAD(NR),
-    /*  3 */ SETS(OTHER_TABLE, 49, 0), /* 53 */
+    /*  3 */ SETS(OTHER_TABLE, 50, 0), /* 54 */
     /*  4 */ EQUAL(SYS_ioctl, 12, 0),  /* 17 */
     /*  5 */ EQUAL(SYS_mmap, 0, 10),   /* 16 */
     /*  6 */ LOAD(LOW(3)),
-    /*  7 */ SETS(MAP_SHARED, 0, 43),    /* 51 */
-    /*  8 */ SETS(MAP_ANONYMOUS, 42, 0), /* 51 */
+    /*  7 */ SETS(MAP_SHARED, 0, 44),    /* 52 */
+    /*  8 */ SETS(MAP_ANONYMOUS, 43, 0), /* 52 */
     /*  9 */ LOAD(LOW(2)),
-    /* 10 */ SETS(PROT_READ, 0, 40),  /* 51 */
-    /* 11 */ SETS(PROT_WRITE, 0, 39), /* 51 */
+    /* 10 */ SETS(PROT_READ, 0, 41),  /* 52 */
+    /* 11 */ SETS(PROT_WRITE, 0, 40), /* 52 */
     /* 12 */ LOAD(LOW(5)),
-    /* 13 */ EQUAL(0, 0, 36), /* 50 */
+    /* 13 */ EQUAL(0, 0, 37), /* 51 */
     /* 14 */ LOAD(HIGH(5)),
-    /* 15 */ EQUAL(0, 35, 34),                      /* 51, 50 */
-    /* 16 */ EQUAL(SYS_remap_file_pages, 35, 34),   /* 52, 51 */
+    /* 15 */ EQUAL(0, 36, 35),                      /* 52, 51 */
+    /* 16 */ EQUAL(SYS_remap_file_pages, 36, 35),   /* 53, 52 */
     /* 17 */ LOAD(LOW(1)),                          /* the kernel looks at no more of it */
-    /* 18 */ EQUAL(VG_UVM_INITIALIZE, 31, 0),       /* 50 */
-    /* 19 */ EQUAL(VG_UVM_REGISTER, 30, 0),         /* 50 */
-    /* 20 */ EQUAL(VG_UVM_MAP, 29, 0),              /* 50 */
-    /* 21 */ EQUAL(VG_UVM_UNMAP, 28, 0),            /* 50 */
-    /* 22 */ EQUAL(VG_UVM_FREE, 27, 0),             /* 50 */
-    /* 23 */ EQUAL(VG_UVM_UNREGISTER, 26, 0),       /* 50 */
-    /* 24 */ EQUAL(VG_UVM_UNREGISTER_SPACE, 25, 0), /* 50 */
-    /* 25 */ EQUAL(VG_UVM_P2P, 24, 0),              /* 50 */
-    /* 26 */ MASK(0xff00),
-    /* 27 */ EQUAL(VG_RM_TYPE << 8, 0, 23), /* 51 */
-    /* 28 */ LOAD(LOW(1)),
-    /* 29 */ MASK(0xff),
-    /* 30 */ EQUAL(VG_RM_IDLE_CHANNELS, 20, 0),     /* 51 */
-    /* 31 */ EQUAL(VG_RM_MAP_MEMORY, 19, 0),        /* 51 */
-    /* 32 */ EQUAL(VG_RM_UNMAP_MEMORY, 18, 0),      /* 51 */
-    /* 33 */ EQUAL(VG_RM_GET_EVENT_DATA, 17, 0),    /* 51 */
-    /* 34 */ EQUAL(VG_RM_ALLOC_CONTEXT_DMA, 16, 0), /* 51 */
-    /* 35 */ EQUAL(VG_RM_MAP_MEMORY_DMA, 15, 0),    /* 51 */
-    /* 36 */ EQUAL(VG_RM_UNMAP_MEMORY_DMA, 14, 0),  /* 51 */
-    /* 37 */ EQUAL(VG_RM_BIND_CONTEXT_DMA, 13, 0),  /* 51 */
-    /* 38 */ EQUAL(VG_RM_UPDATE_MAPPING, 12, 0),    /* 51 */
-    /* 39 */ EQUAL(VG_RM_CARD_INFO, 11, 0),         /* 51 */
-    /* 40 */ EQUAL(VG_RM_REGISTER_FD, 10, 0),       /* 51 */
-    /* 41 */ EQUAL(VG_RM_ALLOC_OS_EVENT, 9, 0),     /* 51 */
-    /* 42 */ EQUAL(VG_RM_FREE_OS_EVENT, 8, 0),      /* 51 */
-    /* 43 */ EQUAL(VG_RM_STATUS_CODE, 7, 0),        /* 51 */
-    /* 44 */ EQUAL(VG_RM_CHECK_VERSION, 6, 0),      /* 51 */
-    /* 45 */ EQUAL(VG_RM_ATTACH_GPUS, 5, 0),        /* 51 */
-    /* 46 */ EQUAL(VG_RM_QUERY_INTR, 4, 0),         /* 51 */
-    /* 47 */ EQUAL(VG_RM_SYS_PARAMS, 3, 0),         /* 51 */
-    /* 48 */ EQUAL(VG_RM_NUMA_INFO, 2, 0),          /* 51 */
-    /* 49 */ EQUAL(VG_RM_WAIT_OPEN, 1, 0),          /* 51 */
-    /* 50 */ RETURN(SECCOMP_RET_USER_NOTIF),
-    /* 51 */ RETURN(SECCOMP_RET_ALLOW),
-    /* 52 */ RETURN(SECCOMP_RET_ERRNO | ENOSYS),
-    /* 53 */ RETURN(SECCOMP_RET_KILL_PROCESS),
+    /* 18 */ EQUAL(VG_UVM_INITIALIZE, 32, 0),       /* 51 */
+    /* 19 */ EQUAL(VG_UVM_REGISTER, 31, 0),         /* 51 */
+    /* 20 */ EQUAL(VG_UVM_MAP, 30, 0),              /* 51 */
+    /* 21 */ EQUAL(VG_UVM_UNMAP, 29, 0),            /* 51 */
+    /* 22 */ EQUAL(VG_UVM_FREE, 28, 0),             /* 51 */
+    /* 23 */ EQUAL(VG_UVM_UNREGISTER, 27, 0),       /* 51 */
+    /* 24 */ EQUAL(VG_UVM_UNREGISTER_SPACE, 26, 0), /* 51 */
+    /* 25 */ EQUAL(VG_UVM_SPARSE, 25, 0),           /* 51 */
+    /* 26 */ EQUAL(VG_UVM_P2P, 24, 0),              /* 51 */
+    /* 27 */ MASK(0xff00),
+    /* 28 */ EQUAL(VG_RM_TYPE << 8, 0, 23), /* 52 */
+    /* 29 */ LOAD(LOW(1)),
+    /* 30 */ MASK(0xff),
+    /* 31 */ EQUAL(VG_RM_IDLE_CHANNELS, 20, 0),     /* 52 */
+    /* 32 */ EQUAL(VG_RM_MAP_MEMORY, 19, 0),        /* 52 */
+    /* 33 */ EQUAL(VG_RM_UNMAP_MEMORY, 18, 0),      /* 52 */
+    /* 34 */ EQUAL(VG_RM_GET_EVENT_DATA, 17, 0),    /* 52 */
+    /* 35 */ EQUAL(VG_RM_ALLOC_CONTEXT_DMA, 16, 0), /* 52 */
+    /* 36 */ EQUAL(VG_RM_MAP_MEMORY_DMA, 15, 0),    /* 52 */
+    /* 37 */ EQUAL(VG_RM_UNMAP_MEMORY_DMA, 14, 0),  /* 52 */
+    /* 38 */ EQUAL(VG_RM_BIND_CONTEXT_DMA, 13, 0),  /* 52 */
+    /* 39 */ EQUAL(VG_RM_UPDATE_MAPPING, 12, 0),    /* 52 */
+    /* 40 */ EQUAL(VG_RM_CARD_INFO, 11, 0),         /* 52 */
+    /* 41 */ EQUAL(VG_RM_REGISTER_FD, 10, 0),       /* 52 */
+    /* 42 */ EQUAL(VG_RM_ALLOC_OS_EVENT, 9, 0),     /* 52 */
+    /* 43 */ EQUAL(VG_RM_FREE_OS_EVENT, 8, 0),      /* 52 */
+    /* 44 */ EQUAL(VG_RM_STATUS_CODE, 7, 0),        /* 52 */
+    /* 45 */ EQUAL(VG_RM_CHECK_VERSION, 6, 0),      /* 52 */
+    /* 46 */ EQUAL(VG_RM_ATTACH_GPUS, 5, 0),        /* 52 */
+    /* 47 */ EQUAL(VG_RM_QUERY_INTR, 4, 0),         /* 52 */
+    /* 48 */ EQUAL(VG_RM_SYS_PARAMS, 3, 0),         /* 52 */
+    /* 49 */ EQUAL(VG_RM_NUMA_INFO, 2, 0),          /* 52 */
+    /* 50 */ EQUAL(VG_RM_WAIT_OPEN, 1, 0),          /* 52 */
+    /* 51 */ RETURN(SECCOMP_RET_USER_NOTIF),
+    /* 52 */ RETURN(SECCOMP_RET_ALLOW),
+    /* 53 */ RETURN(SECCOMP_RET_ERRNO | ENOSYS),
+    /* 54 */ RETURN(SECCOMP_RET_KILL_PROCESS),
 };
 
 void vg_warden_filter(struct sock_fprog *ret) {

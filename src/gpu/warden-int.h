@@ -82,3 +82,8 @@ struct vg_warden_answer vg_wuvm_call(struct vg_warden *w, const struct vg_warden
 /* What the process has mapped is unmapped and forgotten; before what it owns is. */
 void vg_wuvm_gone(struct vg_warden *w, uint64_t process);
 void vg_wuvm_done(struct vg_warden *w);
+
+/* ---- warden-refused.c: what is refused by its name ------------------------------------------- */
+
+bool vg_wrefused_class(uint32_t class_id);
+bool vg_wrefused_control(uint32_t command, bool mps);

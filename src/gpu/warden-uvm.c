@@ -324,6 +324,42 @@ static struct vg_warden_answer on_map(struct vg_warden *w, const struct vg_warde
     return answer(w, k, m->bytes - 4, status);
 }
 
+/* Addresses without memory: what counts are their page tables, an entry for each 64 KiB. */
+static struct vg_warden_answer on_sparse(struct vg_warden *w, const struct vg_warden_call *k,
+                                         int *fd) {
+    struct vg_uvm_unmap f;
+    struct vg_wspace *s;
+    const size_t at = offsetof(struct vg_uvm_unmap, status);
+    if (w->ops.read(k->caller, k->arg, &f, sizeof(f)) != (int64_t)sizeof(f))
+        return failed(-EFAULT);
+    int r = know_space(w, k->process, fd, &s);
+    if (r < 0)
+        return failed(r);
+    uint64_t bytes = (f.length / 65536 + 1) * 8;
+    if (s->process != k->process || f.length > UINT64_MAX - f.base || !f.length) {
+        w->stat.strange++;
+        return answer(w, k, at, VG_RM_NOT_SUPPORTED);
+    }
+    struct vg_wmem *mem = NULL;
+    if (make_room(w, s) >= 0 && vg_wbooks_fits(w, bytes))
+        mem = vg_wmem_new(w, k->process, bytes);
+    if (!mem) {
+        w->stat.refused++;
+        return answer(w, k, at, VG_RM_NO_MEMORY);
+    }
+    vg_wbooks_take(w, bytes);
+    int64_t v = issue(w, k->process, s->fd, k->cmd, &f);
+    if (v < 0 || f.status != VG_RM_OK) {
+        vg_wmem_unref(w, mem);
+        return v < 0 ? failed(v) : answer(w, k, at, f.status);
+    }
+    cut(w, s, f.base, f.base + f.length);
+    struct vg_wmap one = {f.base, f.base + f.length, {0}, mem};
+    memcpy(one.uuid, f.uuid, sizeof(one.uuid));
+    put(w, s, find(s, f.base), one);
+    return answer(w, k, at, f.status);
+}
+
 static struct vg_warden_answer on_device(struct vg_warden *w, const struct vg_warden_call *k,
                                          int *fd) {
     switch (k->cmd) {
@@ -333,6 +369,8 @@ static struct vg_warden_answer on_device(struct vg_warden *w, const struct vg_wa
         return on_register(w, k, fd);
     case VG_UVM_MAP:
         return on_map(w, k, fd);
+    case VG_UVM_SPARSE:
+        return on_sparse(w, k, fd);
     case VG_UVM_FREE:
         return on_undo(w, k, *fd, sizeof(struct vg_uvm_free));
     case VG_UVM_UNMAP:

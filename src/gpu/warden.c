@@ -298,34 +298,6 @@ void vg_warden_mps(struct vg_warden *w) {
     w->mps = true;
 }
 
-/* Objects that name memory by where it lies, or keep another's beyond its own end; and events of
-   the kernel's own users. */
-static bool is_foreign(uint32_t class_id) {
-    static const uint16_t classes[] = {
-        VG_RM_CLASS_EVENT_CALLBACK,
-        VG_RM_CLASS_EVENT_CALLBACK_EX,
-        0x3f, /* memory of the card, for the driver's own use */
-        0x42, /* … of another machine's */
-        0x76, /* … that the console has */
-        0x81, /* … by lists of pages */
-        0x82,
-        0x83,
-        0xb1, /* … without an address */
-        0xc2, /* … by its place */
-        0xe0, /* exported */
-        0xf3, /* for other cards … */
-        0xf8, /* … of a fabric */
-        0xf9,
-        0xfb,
-        0xfd,
-        0xfe, /* mapped by semaphores */
-    };
-    for (size_t i = 0; i < VG_COUNT(classes); i++)
-        if (classes[i] == class_id)
-            return true;
-    return false;
-}
-
 static struct vg_warden_answer on_alloc(struct vg_warden *w, const struct vg_warden_call *k) {
     vg_auto_free struct request *q = vg_alloc(sizeof(*q));
     int r = q ? fetch_form(w, k, q) : -ENOMEM;
@@ -341,7 +313,7 @@ static struct vg_warden_answer on_alloc(struct vg_warden *w, const struct vg_war
     default:
         break;
     }
-    if (is_foreign(q->a.class_id)) {
+    if (vg_wrefused_class(q->a.class_id)) {
         w->stat.strange++;
         return refuse(w, k, q, VG_RM_INVALID_CLASS);
     }
@@ -416,37 +388,12 @@ static struct vg_warden_answer on_dup(struct vg_warden *w, const struct vg_warde
     return done(r);
 }
 
-/* What makes a descriptor of an object, or an object of one: it keeps the object's memory. MPS's
-   clients may have it from the server so. */
-static bool is_export(uint32_t command) {
-    return command == 0x3d05 || command == 0x3d06 || (command >= 0x3d0a && command <= 0x3d0c);
-}
-
-/* What would give a task more of the card's time than its share. */
-static bool is_privilege(uint32_t command) {
-    static const uint32_t commands[] = {
-        0x0080170f, /* properties of a channel */
-        0x00801711, /* a run list is stopped … */
-        0x00801712, /* … and started */
-        0x20801115, /* how a run list is scheduled */
-        0xa06c0107, /* how often a group gets its turn */
-        0xa06c0110, /* a group before all others */
-        0xa06c0202, /* a slice, by the driver's own way */
-        0xa06f0109, /* how often a channel gets its turn */
-        0xa06f0111, /* a run list is begun anew */
-    };
-    for (size_t i = 0; i < VG_COUNT(commands); i++)
-        if (commands[i] == command)
-            return true;
-    return false;
-}
-
 static struct vg_warden_answer on_control(struct vg_warden *w, const struct vg_warden_call *k) {
     struct vg_rm_control c;
     if (w->ops.read(k->caller, k->arg, &c, sizeof(c)) != (int64_t)sizeof(c))
         return failed(-EFAULT);
     bool slice = c.command == VG_RM_SET_TIMESLICE && w->slice_usec;
-    if (!slice && !is_privilege(c.command) && (w->mps || !is_export(c.command)))
+    if (!slice && !vg_wrefused_control(c.command, w->mps))
         return let;
     /* The CUDA library sets a slice for each group it makes, and believes that it did. */
     c.status = slice ? VG_RM_OK : VG_RM_NOT_SUPPORTED;

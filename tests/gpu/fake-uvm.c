@@ -151,6 +151,14 @@ static void uvm(struct fake_uvm *u, struct opening *o, uint32_t cmd, void *arg) 
         if (cmd == VG_UVM_UNREGISTER)
             o->card = false;
         break;
+    case VG_UVM_SPARSE:
+        range->status = o->card && is_the_card(range->uuid) ? VG_RM_OK : VG_RM_NOT_SUPPORTED;
+        if (range->status != VG_RM_OK)
+            break;
+        unmap(u, o->number, range->base, range->base + range->length);
+        put_mapped(u,
+                   (struct mapped){true, o->number, range->base, range->base + range->length, 0});
+        break;
     case VG_UVM_UNMAP:
         range->status = is_the_card(range->uuid) && range->base + range->length > range->base &&
                                 unmap(u, o->number, range->base, range->base + range->length)

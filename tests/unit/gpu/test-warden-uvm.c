@@ -175,12 +175,34 @@ Test(warden_uvm, a_card_is_not_registered_where_pages_could_move_to_it) {
     done(&v);
 }
 
+Test(warden_uvm, page_tables_of_addresses_without_memory_count) {
+    struct ww v;
+    ww_setup(&v);
+    const uint64_t tib = UINT64_C(1) << 40;
+    struct vg_uvm_unmap f = {.base = AT, .length = tib / 4, .uuid = "the card", .status = 0x77};
+    ww_open(&v, 1, UVM);
+    ww_call_on(&v, 1, UVM, VG_UVM_SPARSE, &f);
+    cr_expect(eq(u32, f.status, VG_RM_OK));
+    cr_expect(eq(u64, ww_stat(&v).used_bytes, 32 * MIB + 8));
+    cr_expect(eq(u64, ww_sum_of_processes(&v), 32 * MIB + 8));
+    f = (struct vg_uvm_unmap){.base = AT + tib, .length = tib, .uuid = "the card", .status = 0x77};
+    ww_call_on(&v, 1, UVM, VG_UVM_SPARSE, &f);
+    cr_expect(eq(u32, f.status, VG_RM_NO_MEMORY), "would be 128 MiB");
+    f = (struct vg_uvm_unmap){.base = AT + tib, .length = MIB, .uuid = "another", .status = 0x77};
+    ww_call_on(&v, 1, UVM, VG_UVM_SPARSE, &f);
+    cr_expect(eq(u32, f.status, VG_RM_NOT_SUPPORTED), "the driver's word");
+    cr_expect(eq(u64, ww_stat(&v).used_bytes, 32 * MIB + 8));
+    cr_expect(eq(u32, ww_unmap(&v, 1, UVM, AT, tib / 4), VG_RM_OK));
+    cr_expect(eq(u64, ww_stat(&v).used_bytes, 0));
+    done(&v);
+}
+
 Test(warden_uvm, bad_addresses_and_other_numbers_fail) {
     struct ww v;
     ww_setup(&v);
     const uint32_t number[] = {
-        VG_UVM_INITIALIZE, VG_UVM_REGISTER,        VG_UVM_MAP, VG_UVM_FREE, VG_UVM_UNMAP,
-        VG_UVM_UNREGISTER, VG_UVM_UNREGISTER_SPACE};
+        VG_UVM_INITIALIZE, VG_UVM_REGISTER,         VG_UVM_MAP,   VG_UVM_FREE, VG_UVM_UNMAP,
+        VG_UVM_UNREGISTER, VG_UVM_UNREGISTER_SPACE, VG_UVM_SPARSE};
     for (size_t i = 0; i < sizeof(number) / sizeof(number[0]); i++) {
         cr_expect(eq(int, ww_call_on(&v, 1, UVM, number[i], NULL).error, -EFAULT));
         cr_expect(eq(int, ww_call_on(&v, 1, WW_CTL, number[i], NULL).error, -ENOTTY));
