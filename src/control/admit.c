@@ -104,8 +104,8 @@ int vg_admit(struct vg_control *c, const struct vg_user *u, Vg__Pb__TaskSpec *sp
     if (r >= 0 && spec->gpu_hard && !(pool->class == VG_CLASS_MPS && grant.gpu_milli))
         r = vg_err_set(
             err, VG_INVALID,
-            "--gpu-hard is for a share in a pool of class mps, where a task never has "
-            "more than its part of the GPU: ask for one there (pool '%s' is of class %s)",
+            "--gpu-hard is for a share in a pool of class mps, where each program is kept to "
+            "its part of the GPU: ask for one there (pool '%s' is of class %s)",
             pool->name, vg_pool_class_name(pool->class));
     if (r >= 0)
         r = admit_priority(pool, &t, spec, err);

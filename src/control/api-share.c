@@ -62,8 +62,9 @@ static int read_share(const Vg__Pb__TaskShare *m, const struct vg_task *t, struc
                           "%s): only --gpu-mem can be changed",
                           vg_pool_class_name(s.class));
     if (s.hard && s.class != VG_CLASS_MPS)
-        return vg_err_set(err, VG_INVALID,
-                          "only in pools of class mps a task never has more than its part");
+        return vg_err_set(
+            err, VG_INVALID,
+            "only in pools of class mps programs are kept to their part of an idle GPU");
     *ret = s;
     return 0;
 }

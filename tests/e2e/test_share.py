@@ -91,9 +91,9 @@ def run(cloud, *argv):
 class Holder:
     """A program that has a context and some memory, for as long as it is wanted."""
 
-    def __init__(self, cloud, name, gpus, mem="4G", mib=64, pool="parts", more=()):
+    def __init__(self, cloud, name, gpus, mem="4G", mib=64, pool="parts"):
         self.cloud, self.name = cloud, name
-        self.run = cloud.popen([*share(gpus, mem, name, pool), *more, *with_library(PROGRAMS / "sim-hold", "hold", mib, name)],
+        self.run = cloud.popen([*share(gpus, mem, name, pool), *with_library(PROGRAMS / "sim-hold", "hold", mib, name)],
                                stdin=subprocess.PIPE)
         assert self.run.stdout.readline() == b'{"held_mib": %d}\n' % mib, self.run.communicate(timeout=30)
 
