@@ -128,6 +128,7 @@ Test(sim, a_pool_keeps_what_it_was_told_to_keep) {
     CU(cuMemFreeAsync, uint64_t, void *)(q, NULL);
     CU(cuMemPoolTrimTo, void *, size_t)(pool, 0);
     cr_expect(eq(u64, used(), 0));
+    CU(cuMemPoolDestroy, void *)(pool);
 }
 
 Test(sim, a_graphs_memory_comes_with_its_launch_and_stays_until_it_is_trimmed) {
@@ -148,6 +149,7 @@ Test(sim, a_graphs_memory_comes_with_its_launch_and_stays_until_it_is_trimmed) {
     cr_expect(eq(u64, used(), 64 * MIB), "once");
     CU(cuGraphExecDestroy, void *)(ready);
     cr_expect(eq(u64, used(), 64 * MIB));
+    CU(cuGraphDestroy, void *)(graph);
     CU(cuDeviceGraphMemTrim, int)(0);
     cr_expect(eq(u64, used(), 0));
 }
