@@ -5,6 +5,7 @@
 #include "base/util.h"
 #include "control/api.h"
 #include "control/audit.h"
+#include "control/later.h"
 #include "control/nodes.h"
 #include "control/persist.h"
 #include "control/place.h"
@@ -132,20 +133,29 @@ void vg_api_node_list(struct vg_call *call) {
     vg_peer_send(call->peer, call->req, false, &env);
 }
 
-static int remove_node(struct vg_control *c, struct vg_nodelink *a, struct vg_err *err) {
+static int cannot_store(int r, struct vg_err *err) {
+    return r < 0 ? vg_err_sys(err, r, "the change cannot be stored") : 0;
+}
+
+static int remove_node(struct vg_control *c, struct vg_nodelink *a, struct vg_later *l,
+                       struct vg_err *err) {
     struct vg_eng_node_info info = {0};
     vg_eng_node_info(c->policy.eng, a->node->id, &info);
     if (a->peer || info.tasks)
         return vg_err_set(err, VG_CONFLICT,
                           "node %s is %s: drain it and stop its agent first, then remove it",
                           a->node->name, a->peer ? "connected" : "still holding tasks");
+    int r = cannot_store(
+        vg_store_del_node(c->store, a->node->id, VG_STORE_COMMIT, vg_later_stored, l), err);
+    if (r < 0)
+        return r;
     vg_eng_remove_node(vg_policy_now(c), a->node->id);
-    vg_store_del_node(c->store, a->node->id, VG_STORE_COMMIT, NULL, NULL);
     vg_nodelink_free(a);
     return 0;
 }
 
-static int set_node_state(struct vg_nodelink *a, const char *state, struct vg_err *err) {
+static int set_node_state(struct vg_nodelink *a, const char *state, struct vg_later *l,
+                          struct vg_err *err) {
     bool drain = strcmp(state, "draining") == 0;
     if (!drain && strcmp(state, "ready") != 0)
         return vg_err_set(err, VG_INVALID, "a node can be set to draining or ready, not '%.32s'",
@@ -154,26 +164,29 @@ static int set_node_state(struct vg_nodelink *a, const char *state, struct vg_er
     if (a->node->state == VG_NODE_READY || a->node->state == VG_NODE_DRAINING)
         vg_node_move(a->node, drain ? VG_NODE_DRAINING : VG_NODE_READY, vg_wall_usec());
     vg_nodelink_update(a);
-    vg_persist_node(a, VG_STORE_COMMIT);
+    int r = cannot_store(vg_persist_node_then(a, vg_later_stored, l), err);
     vg_place_all(a->ctl);
-    return 0;
+    return r;
 }
 
 void vg_api_node_set(struct vg_call *call) {
     const Vg__Pb__NodeSet *m = call->env->node_set;
     struct vg_err err = VG_ERR_INIT;
     struct vg_nodelink *a = vg_nodelink_find(call->ctl, m->node ? m->node : "", &err);
-    int r = a ? 0 : -ENOENT;
-    if (a && m->remove)
-        r = remove_node(call->ctl, a, &err);
+    struct vg_later *l = a ? vg_later_new(call) : NULL;
+    int r = a && l ? 0 : -ENOENT;
+    if (a && !l)
+        r = vg_err_sys(&err, -ENOMEM, "cannot set the node");
+    else if (a && m->remove)
+        r = remove_node(call->ctl, a, l, &err);
     else if (a)
-        r = set_node_state(a, m->state ? m->state : "", &err);
+        r = set_node_state(a, m->state ? m->state : "", l, &err);
     if (r < 0) {
+        free(l);
         vg_peer_fail(call->peer, call->req, &err);
         return;
     }
     vg_audit(call, "node %s: %s", m->node, m->remove ? "removed" : m->state);
-    vg_peer_ok(call->peer, call->req, NULL);
 }
 
 /* ------------------------------------------------------------------ sessions */

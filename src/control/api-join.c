@@ -5,6 +5,7 @@
 #include "base/util.h"
 #include "control/api.h"
 #include "control/audit.h"
+#include "control/later.h"
 #include "control/nodes.h"
 #include "control/persist.h"
 
@@ -17,33 +18,6 @@
 #define CSR_MAX 16384
 
 /* ------------------------------------------------------------------ invitations */
-
-struct invite {
-    struct vg_control *ctl;
-    uint64_t peer;
-    uint32_t req;
-    char token[96];
-    char id[17];
-};
-
-static void invite_stored(void *arg, int result) {
-    struct invite *i = arg;
-    struct vg_peer *p = vg_peer_find(i->ctl, i->peer);
-    if (p && result < 0) {
-        vg_peer_error(p, i->req, VG_INTERNAL, "the invitation could not be stored: %s",
-                      strerror(-result));
-    } else if (p) {
-        VG_ENVELOPE(env);
-        Vg__Pb__TokenNew m = VG__PB__TOKEN_NEW__INIT;
-        m.token = i->token;
-        m.id = i->id;
-        env.body_case = B(TOKEN_NEW);
-        env.token_new = &m;
-        vg_peer_send(p, i->req, false, &env);
-    }
-    OPENSSL_cleanse(i->token, sizeof i->token);
-    free(i);
-}
 
 static char *join_labels(char *const *label, size_t n) {
     struct vg_buf b = {0};
@@ -63,7 +37,7 @@ void vg_api_node_invite(struct vg_call *call) {
     struct vg_token t;
     uint8_t hash[32];
     vg_auto_free char *labels = join_labels(m->label, VG_MIN(m->n_label, VG_CONF_LIST_MAX));
-    struct invite *i = vg_alloc(sizeof *i);
+    struct vg_later *l = vg_later_new(call);
     vg_token_new("vgj", c->ca.fingerprint, &t);
     vg_token_hash(&t, hash);
     struct vg_join_row row = {.id = t.id,
@@ -71,13 +45,12 @@ void vg_api_node_invite(struct vg_call *call) {
                               .labels = labels,
                               .created_usec = now,
                               .expires_usec = now + ttl};
-    if (i) {
-        *i = (struct invite){.ctl = c, .peer = call->peer->serial, .req = call->req};
-        vg_token_format(&t, i->token);
-        memcpy(i->id, t.id, sizeof i->id);
+    if (l) {
+        vg_token_format(&t, l->token);
+        memcpy(l->id, t.id, sizeof l->id);
     }
-    if (!i || !labels || vg_store_add_join(c->store, &row, invite_stored, i) < 0) {
-        free(i);
+    if (!l || !labels || vg_store_add_join(c->store, &row, vg_later_stored, l) < 0) {
+        free(l);
         vg_peer_error(call->peer, call->req, VG_INTERNAL, "the control plane is out of memory");
         return;
     }

@@ -5,6 +5,7 @@
 #include "control/api.h"
 #include "control/audit.h"
 #include "control/keys.h"
+#include "control/later.h"
 #include "control/persist.h"
 #include "control/users.h"
 
@@ -17,43 +18,6 @@
 
 static void out_of_memory(struct vg_call *call) {
     vg_peer_error(call->peer, call->req, VG_INTERNAL, "the control plane is out of memory");
-}
-
-/* An answer that waits for the store. */
-struct later {
-    struct vg_control *ctl;
-    uint64_t peer;
-    uint32_t req;
-    char token[96]; /* "": answer with Ok */
-    char id[17];
-};
-
-static struct later *later_new(const struct vg_call *call) {
-    struct later *l = vg_alloc(sizeof *l);
-    if (l)
-        *l = (struct later){.ctl = call->ctl, .peer = call->peer->serial, .req = call->req};
-    return l;
-}
-
-static void stored(void *arg, int result) {
-    struct later *l = arg;
-    struct vg_peer *p = vg_peer_find(l->ctl, l->peer);
-    if (p && result < 0) {
-        vg_peer_error(p, l->req, result == -ENOSPC ? VG_DISK_FULL : VG_INTERNAL,
-                      "the change could not be stored: %s", strerror(-result));
-    } else if (p && l->token[0]) {
-        VG_ENVELOPE(env);
-        Vg__Pb__TokenNew m = VG__PB__TOKEN_NEW__INIT;
-        m.token = l->token;
-        m.id = l->id;
-        env.body_case = B(TOKEN_NEW);
-        env.token_new = &m;
-        vg_peer_send(p, l->req, false, &env);
-    } else if (p) {
-        vg_peer_ok(p, l->req, NULL);
-    }
-    OPENSSL_cleanse(l->token, sizeof l->token);
-    free(l);
 }
 
 /* ------------------------------------------------------------------ users */
@@ -96,8 +60,8 @@ void vg_api_user_add(struct vg_call *call) {
         vg_peer_fail(call->peer, call->req, &err);
         return;
     }
-    struct later *l = later_new(call);
-    if (!l || vg_users_store(c, u, stored, l) < 0) {
+    struct vg_later *l = vg_later_new(call);
+    if (!l || vg_users_store(c, u, vg_later_stored, l) < 0) {
         free(l);
         vg_tenants_remove_user(&c->tenants, m->name);
         out_of_memory(call);
@@ -119,8 +83,9 @@ void vg_api_user_remove(struct vg_call *call) {
         vg_peer_error(call->peer, call->req, VG_CONFLICT, "nobody can remove himself");
         return;
     }
-    struct later *l = later_new(call);
-    if (!l || vg_persist_last_slot(c) < 0 || vg_store_del_user(c->store, name, stored, l) < 0) {
+    struct vg_later *l = vg_later_new(call);
+    if (!l || vg_persist_last_slot(c) < 0 ||
+        vg_store_del_user(c->store, name, vg_later_stored, l) < 0) {
         free(l);
         out_of_memory(call);
         return;
@@ -175,8 +140,8 @@ void vg_api_team_add(struct vg_call *call) {
         return;
     }
     struct vg_team_row row = {.name = name, .org = VG_ORG_DEFAULT, .created_usec = now};
-    struct later *l = later_new(call);
-    if (!l || vg_store_put_team(call->ctl->store, &row, stored, l) < 0) {
+    struct vg_later *l = vg_later_new(call);
+    if (!l || vg_store_put_team(call->ctl->store, &row, vg_later_stored, l) < 0) {
         free(l);
         out_of_memory(call);
         return;
@@ -254,8 +219,9 @@ void vg_api_token_create(struct vg_call *call) {
                                .hash = {hash, sizeof hash},
                                .created_usec = now,
                                .expires_usec = m->ttl_usec ? now + m->ttl_usec : 0};
-    struct later *l = later_new(call);
-    if (!l || vg_key_add(c, &row) < 0 || vg_store_add_token(c->store, &row, stored, l) < 0) {
+    struct vg_later *l = vg_later_new(call);
+    if (!l || vg_key_add(c, &row) < 0 ||
+        vg_store_add_token(c->store, &row, vg_later_stored, l) < 0) {
         vg_key_remove(c, t.id);
         free(l);
         out_of_memory(call);
@@ -310,8 +276,8 @@ void vg_api_token_revoke(struct vg_call *call) {
                       "there is no token '%.32s' of yours: 'virga token list' shows them", id);
         return;
     }
-    struct later *l = later_new(call);
-    if (!l || vg_store_del_token(c->store, id, stored, l) < 0) {
+    struct vg_later *l = vg_later_new(call);
+    if (!l || vg_store_del_token(c->store, id, vg_later_stored, l) < 0) {
         free(l);
         out_of_memory(call);
         return;

@@ -3,10 +3,12 @@
 #include "base/util.h"
 #include "control/api.h"
 #include "control/audit.h"
+#include "control/later.h"
 #include "control/node-gpus.h"
 #include "control/users.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define B(name) VG__PB__ENVELOPE__BODY_##name
@@ -163,7 +165,8 @@ static void tell_node(struct vg_nodelink *n, uint32_t index) {
         vg_peer_send(n->peer, 0, false, &env);
 }
 
-static int set_gpu(struct vg_nodelink *n, const Vg__Pb__GpuSet *m, struct vg_err *err) {
+static int set_gpu(struct vg_nodelink *n, const Vg__Pb__GpuSet *m, struct vg_later *l,
+                   struct vg_err *err) {
     const char *state = m->state ? m->state : "";
     const struct vg_node_gpu *k = vg_node_gpu_get(n, m->index);
     bool drain = strcmp(state, "drained") == 0;
@@ -175,7 +178,8 @@ static int set_gpu(struct vg_nodelink *n, const Vg__Pb__GpuSet *m, struct vg_err
         k->state->fault = NULL;
     }
     int r = vg_node_gpu_drain(
-        n, m->index, drain ? (m->text && *m->text ? m->text : "by an administrator") : NULL);
+        n, m->index, drain ? (m->text && *m->text ? m->text : "by an administrator") : NULL,
+        vg_later_stored, l);
     if (r == -ENOENT)
         return vg_err_set(err, VG_NOT_FOUND, "node %s has no GPU %u: 'virga gpu list' shows them",
                           n->node->name, m->index);
@@ -190,10 +194,13 @@ void vg_api_gpu_set(struct vg_call *call) {
     const Vg__Pb__GpuSet *m = call->env->gpu_set;
     struct vg_err err = VG_ERR_INIT;
     struct vg_nodelink *n = vg_nodelink_find(call->ctl, m->node ? m->node : "", &err);
-    if (!n || set_gpu(n, m, &err) < 0) {
+    struct vg_later *l = n ? vg_later_new(call) : NULL;
+    if (n && !l)
+        vg_err_sys(&err, -ENOMEM, "cannot set the GPU");
+    if (!l || set_gpu(n, m, l, &err) < 0) {
+        free(l);
         vg_peer_fail(call->peer, call->req, &err);
         return;
     }
     vg_audit(call, "gpu %s:%u: %s", n->node->name, m->index, m->state);
-    vg_peer_ok(call->peer, call->req, NULL);
 }

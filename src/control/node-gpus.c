@@ -59,7 +59,7 @@ static void key_of(const struct vg_nodelink *a, char *out, size_t n) {
     snprintf(out, n, "gpus/%016llx", (unsigned long long)a->node->id);
 }
 
-static void save(struct vg_nodelink *a) {
+static int save(struct vg_nodelink *a, vg_store_cb *cb, void *arg) {
     char key[40];
     struct vg_buf b = {0};
     int r = 0;
@@ -71,11 +71,12 @@ static void save(struct vg_nodelink *a) {
         r = vg_buf_append(&b, "", 1);
     if (r >= 0)
         r = vg_store_put_meta(a->ctl->store, key, (const char *)vg_buf_data(&b), VG_STORE_COMMIT,
-                              NULL, NULL);
+                              cb, arg);
     if (r < 0)
         vg_error("node=%s which of its GPUs are drained cannot be stored: %s", a->node->name,
                  strerror(-r));
     vg_buf_done(&b);
+    return r;
 }
 
 void vg_node_gpus_load(struct vg_nodelink *a) {
@@ -120,7 +121,8 @@ static void tell_holders(struct vg_nodelink *a, uint32_t index, const char *why)
     }
 }
 
-int vg_node_gpu_drain(struct vg_nodelink *a, uint32_t index, const char *why) {
+int vg_node_gpu_drain(struct vg_nodelink *a, uint32_t index, const char *why, vg_store_cb *cb,
+                      void *arg) {
     if (index >= VG_NODE_GPUS_MAX || !(a->node->gpus >> index & 1))
         return -ENOENT;
     char *text = why ? vg_fmt("%.*s", VG_GPU_REASON_MAX, why) : NULL;
@@ -131,12 +133,12 @@ int vg_node_gpu_drain(struct vg_nodelink *a, uint32_t index, const char *why) {
             *p = ' ';
     free(a->gpu[index].drained);
     a->gpu[index].drained = text;
-    save(a);
+    int r = save(a, cb, arg);
     vg_nodelink_update(a);
     if (why)
         tell_holders(a, index, text);
     vg_place_all(a->ctl);
-    return 0;
+    return r;
 }
 
 /* ------------------------------------------------------------------ reports */
@@ -221,7 +223,7 @@ void vg_agent_on_gpu_report(struct vg_call *call) {
         if (!g || !g->fault || !*g->fault || a->gpu[i].drained)
             continue;
         vg_warn("node=%s gpu=%u drained: %s", a->node->name, i, g->fault);
-        vg_node_gpu_drain(a, i, g->fault);
+        vg_node_gpu_drain(a, i, g->fault, NULL, NULL);
     }
     for (size_t i = 0; i < m->n_task; i++)
         take_use(a, m->task[i]);

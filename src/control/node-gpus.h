@@ -2,6 +2,7 @@
 /* The GPUs of nodes, as their agents report them: facts, samples, health. A GPU that is not well is
    drained: nothing new is put there until an administrator says so; that outlives restarts. */
 #include "control/nodes.h"
+#include "store/store.h"
 
 #define VG_GPU_REASON_MAX 200
 
@@ -21,8 +22,10 @@ const struct vg_node_gpu *vg_node_gpu_get(const struct vg_nodelink *a, uint32_t 
 void vg_node_gpus_ask(struct vg_nodelink *a);
 uint64_t vg_node_gpu_mem(const struct vg_nodelink *a, uint32_t index); /* 0: not known */
 /* Takes it out of use, or (`why` NULL) back into use; the store, the scheduler and whoever has
-   tasks there hear of it. -ENOENT: no such GPU, -ENOMEM. */
-int vg_node_gpu_drain(struct vg_nodelink *a, uint32_t index, const char *why);
+   tasks there hear of it; cb (may be NULL) when the store has it. -ENOENT: no such GPU; -errno: it
+   could not be handed to the store, or not even be done; cb will not run. */
+int vg_node_gpu_drain(struct vg_nodelink *a, uint32_t index, const char *why, vg_store_cb *cb,
+                      void *arg);
 
 /* One sentence that a task's owner should know: to whoever is attached, and shown with the task. */
 void vg_job_notice(struct vg_job *j, const char *text);

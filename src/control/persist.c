@@ -160,6 +160,10 @@ void vg_persist_node(struct vg_nodelink *a, enum vg_store_sync sync) {
     put_node(a, sync, NULL, NULL);
 }
 
+int vg_persist_node_then(struct vg_nodelink *a, vg_store_cb *cb, void *arg) {
+    return put_node(a, VG_STORE_COMMIT, cb, arg);
+}
+
 struct keeping {
     struct vg_control *ctl;
     uint64_t node;

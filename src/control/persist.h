@@ -21,6 +21,8 @@ void vg_persist_news(struct vg_job *j);
 void vg_persist_write(struct vg_job *j);
 void vg_persist_flush(struct vg_control *c); /* hands everything that is dirty to the store */
 void vg_persist_node(struct vg_nodelink *a, enum vg_store_sync sync);
+/* Likewise; cb when the store has it. -errno: cb will not run. */
+int vg_persist_node_then(struct vg_nodelink *a, vg_store_cb *cb, void *arg);
 /* The node may hold tasks from now on: when that is durable it is `kept`, and only then it gets
    any. Else a loss of power could make us forget a node that runs something, and run it elsewhere.
  */
