@@ -189,7 +189,7 @@ def side(cloud, card):
     """Programs that go around the library: one that clears its environment, one that loads the node's own library, one
     that is linked statically and speaks to the kernel itself."""
     paths = program("gpu-paths")
-    real = "import os,ctypes,glob;print(sorted(glob.glob('/run/virga/vgpu/real/*'))[:4])"
+    real = "import glob; print(sorted(glob.glob('/run/virga/vgpu/real/*'))[:4])"
     fields, most = {}, 0
     for name, argv in (("environment", ["env", "-i", paths, "12288", "linear"]),
                        ("own_library", ["sh", "-c", f"LD_LIBRARY_PATH=/run/virga/vgpu/real exec {paths} 12288 linear"]),
@@ -314,26 +314,9 @@ def joules(cloud, card):
     end = card.energy_mj()
     time.sleep(2)
     told = [cloud.json("task", "get", str(cloud.named(f"energy{i}")["id"])) for i in range(len(parts))]
-    each = [t["gpu"]["energy_joules"] if "energy_joules" in t.get("gpu", {}) else energy_of(t) for t in told]
+    each = [t["gpu_usage"]["energy_mj"] / 1000 for t in told]
     ratio = sum(each) / ((end - begin) / 1000)
     return {"counter_j": (end - begin) / 1000, "tasks_j": each, "sum_of_counter": round(ratio, 4), "holds": abs(ratio - 1) <= 0.02}
-
-
-def energy_of(value):
-    """Joules, wherever `virga task get` says them."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if "energy" in key and isinstance(inner, (int, float)):
-                return inner / 1000 if key.endswith("mj") else inner
-            found = energy_of(inner)
-            if found is not None:
-                return found
-    if isinstance(value, list):
-        for inner in value:
-            found = energy_of(inner)
-            if found is not None:
-                return found
-    return None
 
 
 def idle(cloud, card):
