@@ -5,7 +5,7 @@
 #include "base/cleanup.h"
 #include "base/mem.h"
 #include "base/util.h"
-#include "cli/json.h"
+#include "view/json.h"
 
 #include <inttypes.h>
 #include <stdio.h>

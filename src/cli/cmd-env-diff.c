@@ -4,7 +4,7 @@
 #include "base/map.h"
 #include "base/mem.h"
 #include "cli/cmd-env-changes.h"
-#include "cli/json.h"
+#include "view/json.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -38,30 +38,10 @@ static void rows(const Vg__Pb__Envelope *env, struct vg_table *t) {
     }
 }
 
-static json_t *as_json(const Vg__Pb__EnvInfo *e) {
-    char root[2 * 32 + 1] = "";
-    json_t *j = json_object();
-    json_object_set_new(j, "name", vg_json_text(e->name));
-    json_object_set_new(j, "version", vg_json_u64(e->version));
-    json_object_set_new(j, "owner", vg_json_text(e->owner));
-    if (e->root.len == 32)
-        vg_hex(e->root.data, 32, root);
-    json_object_set_new(j, "root", vg_json_text(root));
-    json_object_set_new(j, "files", vg_json_u64(e->files));
-    json_object_set_new(j, "bytes", vg_json_u64(e->bytes));
-    json_object_set_new(j, "missing", vg_json_u64(e->missing));
-    json_object_set_new(j, "source", vg_json_text(e->source));
-    json_object_set_new(j, "created_usec", vg_json_u64(e->created_usec));
-    json_t *config = e->config ? json_loads(e->config, 0, NULL) : NULL;
-    if (config)
-        json_object_set_new(j, "config", config);
-    return j;
-}
-
 static void items(const Vg__Pb__Envelope *env, json_t *array) {
     for (size_t i = 0; i < env->envs->n_env; i++)
         if (!is_changes(env->envs->env[i]))
-            json_array_append_new(array, as_json(env->envs->env[i]));
+            json_array_append_new(array, vg_view_json(&vg_view_environment, env->envs->env[i]));
 }
 
 static const struct vg_lister lister = {
@@ -92,10 +72,7 @@ static int show_one(const Vg__Pb__Envelope *env, void *user, struct vg_err *err)
         return vg_unexpected(env, err);
     const Vg__Pb__EnvInfo *e = env->envs->env[0];
     if (l->json) {
-        json_t *j = as_json(e);
-        json_dumpf(j, stdout, JSON_INDENT(2));
-        putchar('\n');
-        json_decref(j);
+        vg_json_print(vg_view_json(&vg_view_environment, e));
         return 0;
     }
     printf("name      %s\nversion   %u\nowner     %s\nfiles     %" PRIu64 "\nsize      %s\n",

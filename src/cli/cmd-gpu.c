@@ -59,7 +59,7 @@ static void list_rows(const Vg__Pb__Envelope *env, struct vg_table *t) {
 
 static void items(const Vg__Pb__Envelope *env, json_t *array) {
     for (size_t i = 0; i < env->gpus->n_gpu; i++)
-        json_array_append_new(array, vg_gpu_json(env->gpus->gpu[i]));
+        json_array_append_new(array, vg_view_json(&vg_view_gpu, env->gpus->gpu[i]));
 }
 
 static const struct vg_lister lister = {

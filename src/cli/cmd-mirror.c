@@ -3,9 +3,9 @@
 #include "base/log.h"
 #include "base/util.h"
 #include "cli/cmd.h"
-#include "cli/json.h"
 #include "cli/mirror-serve.h"
 #include "cli/mirror-sock.h"
+#include "view/json.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -7,10 +7,10 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "cli/endpoint.h"
-#include "cli/json.h"
 #include "cli/table.h"
 #include "fs/fsd.h"
 #include "fs/node/public.h"
+#include "view/json.h"
 
 #include <dirent.h>
 #include <string.h>

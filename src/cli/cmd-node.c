@@ -30,41 +30,12 @@ static void rows(const Vg__Pb__Envelope *env, struct vg_table *t) {
     }
 }
 
-static json_t *strings(char **s, size_t n) {
-    json_t *a = json_array();
-    for (size_t i = 0; i < n; i++)
-        json_array_append_new(a, vg_json_text(s[i]));
-    return a;
-}
-
-static void items(const Vg__Pb__Envelope *env, json_t *array) {
-    for (size_t i = 0; i < env->nodes->n_node; i++) {
-        const Vg__Pb__NodeInfo *n = env->nodes->node[i];
-        json_t *j = json_object();
-        json_object_set_new(j, "id", vg_json_text(n->id));
-        json_object_set_new(j, "name", vg_json_text(n->name));
-        json_object_set_new(j, "state", vg_json_text(n->state));
-        json_object_set_new(j, "unfit", vg_json_text(n->unfit));
-        json_object_set_new(j, "total", vg_json_resources(n->total));
-        json_object_set_new(j, "used", vg_json_resources(n->used));
-        json_object_set_new(j, "tasks", vg_json_u64(n->tasks));
-        json_object_set_new(j, "gpu_model", vg_json_text(n->gpu_model));
-        json_object_set_new(j, "labels", vg_json_labels(n->label, n->n_label));
-        json_object_set_new(j, "pools", strings(n->pool, n->n_pool));
-        json_object_set_new(j, "version", vg_json_text(n->version));
-        json_object_set_new(j, "address", vg_json_text(n->address));
-        json_object_set_new(j, "last_seen_usec", vg_json_u64(n->last_seen_usec));
-        json_object_set_new(j, "cert_expires_usec", vg_json_u64(n->cert_expires_usec));
-        json_array_append_new(array, j);
-    }
-}
-
 static const struct vg_lister lister = {
     .body = VG__PB__ENVELOPE__BODY_NODES,
     .headings = (const char *const[]){"NODE", "STATE", "CPU", "MEMORY", "GPU", "TASKS", "VERSION",
                                       "SEEN", "ADDRESS", NULL},
     .rows = rows,
-    .items = items};
+    .view = &vg_view_nodes};
 
 static int list_run(struct vg_cmd_line *l) {
     Vg__Pb__Empty body = VG__PB__EMPTY__INIT;

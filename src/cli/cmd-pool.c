@@ -28,32 +28,12 @@ static void rows(const Vg__Pb__Envelope *env, struct vg_table *t) {
     }
 }
 
-static void items(const Vg__Pb__Envelope *env, json_t *array) {
-    for (size_t i = 0; i < env->pools->n_pool; i++) {
-        const Vg__Pb__PoolInfo *p = env->pools->pool[i];
-        json_t *j = json_object();
-        json_object_set_new(j, "name", vg_json_text(p->name));
-        json_object_set_new(j, "class", vg_json_text(p->class_name));
-        json_object_set_new(j, "fault_domain", vg_json_text(p->fault_domain));
-        json_object_set_new(j, "default", json_boolean(p->is_default));
-        json_object_set_new(j, "shape", vg_json_resources(p->shape));
-        json_object_set_new(j, "nodes", vg_json_u64(p->nodes));
-        json_object_set_new(j, "free_slots", vg_json_u64(p->free_slots));
-        json_object_set_new(j, "total_slots", vg_json_u64(p->total_slots));
-        json_object_set_new(j, "running", vg_json_u64(p->running));
-        json_object_set_new(j, "queued", vg_json_u64(p->queued));
-        json_object_set_new(j, "network", vg_json_text(p->network));
-        json_object_set_new(j, "description", vg_json_text(p->description));
-        json_array_append_new(array, j);
-    }
-}
-
 static const struct vg_lister lister = {
     .body = VG__PB__ENVELOPE__BODY_POOLS,
     .headings = (const char *const[]){"POOL", "CLASS", "SHAPE", "NODES", "FREE", "RUNNING",
                                       "QUEUED", "NETWORK", "FAULT DOMAIN", "DESCRIPTION", NULL},
     .rows = rows,
-    .items = items};
+    .view = &vg_view_pools};
 
 static int list_run(struct vg_cmd_line *l) {
     Vg__Pb__Empty body = VG__PB__EMPTY__INIT;

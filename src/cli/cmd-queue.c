@@ -3,57 +3,13 @@
 #include "base/util.h"
 #include "cli/client.h"
 #include "cli/cmd.h"
-#include "cli/json.h"
 #include "cli/table.h"
 #include "cli/task-show.h"
 #include "cli/why-show.h"
+#include "view/views.h"
 
 #define ROWS_DEFAULT 20
 #define ROWS_MAX 10000
-
-static json_t *row_json(const Vg__Pb__QueueRow *r) {
-    json_t *j = json_object();
-    json_object_set_new(j, "task", vg_json_id(r->task_id));
-    json_object_set_new(j, "name", vg_json_text(r->name));
-    json_object_set_new(j, "user", vg_json_text(r->user));
-    json_object_set_new(j, "team", vg_json_text(r->team));
-    json_object_set_new(j, "pool", vg_json_text(r->pool));
-    json_object_set_new(j, "want", vg_json_resources(r->want));
-    json_object_set_new(j, "priority", vg_json_u64(r->priority));
-    json_object_set_new(j, "members", vg_json_u64(r->members));
-    json_object_set_new(j, "created_usec", vg_json_u64(r->created_usec));
-    json_object_set_new(j, "expected_start_usec", vg_json_u64(r->expected_start_usec));
-    return j;
-}
-
-static json_t *tenant_json(const Vg__Pb__TenantRow *t) {
-    json_t *j = json_object();
-    json_object_set_new(j, "name", vg_json_text(t->name));
-    json_object_set_new(j, "queued", vg_json_u64(t->queued));
-    json_object_set_new(j, "running", vg_json_u64(t->running));
-    json_object_set_new(j, "gpu_milli", vg_json_u64(t->gpu_milli));
-    json_object_set_new(j, "cpu_milli", vg_json_u64(t->cpu_milli));
-    json_object_set_new(j, "quota_gpu_milli", vg_json_u64(t->quota_gpu_milli));
-    json_object_set_new(j, "limit_gpu_milli",
-                        t->has_limit_gpu_milli ? vg_json_u64(t->limit_gpu_milli) : json_null());
-    json_object_set_new(j, "weight", vg_json_u64(t->weight));
-    json_object_set_new(j, "fair_ppm", vg_json_u64(t->fair_ppm));
-    json_object_set_new(j, "share_ppm", vg_json_u64(t->share_ppm));
-    json_object_set_new(j, "usage_ppm", vg_json_u64(t->usage_ppm));
-    return j;
-}
-
-static void print_json(const Vg__Pb__QueueInfo *q) {
-    json_t *j = json_object(), *rows = json_array(), *tenants = json_array();
-    for (size_t i = 0; i < q->n_row; i++)
-        json_array_append_new(rows, row_json(q->row[i]));
-    for (size_t i = 0; i < q->n_tenant; i++)
-        json_array_append_new(tenants, tenant_json(q->tenant[i]));
-    json_object_set_new(j, "queue", rows);
-    json_object_set_new(j, "total", vg_json_u64(q->total));
-    json_object_set_new(j, "tenants", tenants);
-    vg_json_print(j);
-}
 
 static void print_order(const Vg__Pb__QueueInfo *q) {
     static const char *const headings[] = {"#",    "TASK", "NAME",  "USER",     "TEAM",  "POOL",
@@ -124,7 +80,7 @@ static int on_queue(const Vg__Pb__Envelope *env, void *user, struct vg_err *err)
         return vg_unexpected(env, err);
     const Vg__Pb__QueueInfo *q = env->queue_info;
     if (l->json) {
-        print_json(q);
+        vg_json_print(vg_view_json(&vg_view_queue, q));
         return 0;
     }
     print_tenants(q);

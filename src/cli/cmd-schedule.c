@@ -30,31 +30,12 @@ static void rows(const Vg__Pb__Envelope *env, struct vg_table *t) {
     }
 }
 
-static void items(const Vg__Pb__Envelope *env, json_t *array) {
-    for (size_t i = 0; i < env->schedules->n_schedule; i++) {
-        const Vg__Pb__ScheduleInfo *s = env->schedules->schedule[i];
-        json_t *j = json_object(), *argv = json_array();
-        for (size_t k = 0; k < s->n_argv; k++)
-            json_array_append_new(argv, vg_json_bytes(s->argv[k].data, s->argv[k].len));
-        json_object_set_new(j, "id", vg_json_id(s->id));
-        json_object_set_new(j, "name", vg_json_text(s->name));
-        json_object_set_new(j, "user", vg_json_text(s->user));
-        json_object_set_new(j, "when", vg_json_text(s->when));
-        json_object_set_new(j, "next_usec", vg_json_u64(s->next_usec));
-        json_object_set_new(j, "last_usec", vg_json_u64(s->last_usec));
-        json_object_set_new(j, "last_task", vg_json_id(s->last_task));
-        json_object_set_new(j, "made", vg_json_u64(s->made));
-        json_object_set_new(j, "argv", argv);
-        json_array_append_new(array, j);
-    }
-}
-
 static const struct vg_lister lister = {
     .body = VG__PB__ENVELOPE__BODY_SCHEDULES,
     .headings = (const char *const[]){"SCHEDULE", "NAME", "USER", "WHEN", "NEXT", "LAST", "MADE",
                                       "COMMAND", NULL},
     .rows = rows,
-    .items = items};
+    .view = &vg_view_schedules};
 
 static int list_run(struct vg_cmd_line *l) {
     Vg__Pb__Empty body = VG__PB__EMPTY__INIT;

@@ -20,27 +20,12 @@ static void rows(const Vg__Pb__Envelope *env, struct vg_table *t) {
     }
 }
 
-static void items(const Vg__Pb__Envelope *env, json_t *array) {
-    for (size_t i = 0; i < env->sessions->n_session; i++) {
-        const Vg__Pb__SessionInfo *s = env->sessions->session[i];
-        json_t *j = json_object();
-        json_object_set_new(j, "name", vg_json_text(s->name));
-        json_object_set_new(j, "user", vg_json_text(s->user));
-        json_object_set_new(j, "pool", vg_json_text(s->pool));
-        json_object_set_new(j, "node", vg_json_text(s->node));
-        json_object_set_new(j, "tasks", vg_json_u64(s->tasks));
-        json_object_set_new(j, "keep_usec", vg_json_u64(s->keep_usec));
-        json_object_set_new(j, "created_usec", vg_json_u64(s->created_usec));
-        json_array_append_new(array, j);
-    }
-}
-
 static const struct vg_lister lister = {
     .body = VG__PB__ENVELOPE__BODY_SESSIONS,
     .headings =
         (const char *const[]){"SESSION", "USER", "POOL", "NODE", "TASKS", "KEEP", "AGE", NULL},
     .rows = rows,
-    .items = items};
+    .view = &vg_view_sessions};
 
 static int list_run(struct vg_cmd_line *l) {
     Vg__Pb__Empty body = VG__PB__EMPTY__INIT;

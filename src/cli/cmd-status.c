@@ -3,7 +3,7 @@
 #include "base/util.h"
 #include "cli/client.h"
 #include "cli/cmd.h"
-#include "cli/json.h"
+#include "view/views.h"
 
 #include <string.h>
 
@@ -23,34 +23,12 @@ static void print_table(const Vg__Pb__StatusInfo *s) {
     printf("up        %s\n", vg_format_duration(s->up_usec, up, sizeof(up)));
 }
 
-static void print_json(const Vg__Pb__StatusInfo *s) {
-    char ca[65] = "";
-    for (size_t i = 0; i < s->ca_fingerprint.len && i < 32; i++)
-        snprintf(ca + 2 * i, 3, "%02x", s->ca_fingerprint.data[i]);
-    json_t *j = json_object();
-    json_object_set_new(j, "cloud", vg_json_text(s->cloud));
-    json_object_set_new(j, "version", vg_json_text(s->version));
-    json_object_set_new(j, "address", vg_json_text(s->address));
-    json_object_set_new(j, "url", vg_json_text(s->url));
-    json_object_set_new(j, "nodes", vg_json_u64(s->nodes));
-    json_object_set_new(j, "nodes_ready", vg_json_u64(s->nodes_ready));
-    json_object_set_new(j, "running", vg_json_u64(s->running));
-    json_object_set_new(j, "queued", vg_json_u64(s->queued));
-    json_object_set_new(j, "home", vg_json_text(s->home));
-    json_object_set_new(j, "pid", vg_json_u64(s->pid));
-    json_object_set_new(j, "rss_bytes", vg_json_u64(s->rss_bytes));
-    json_object_set_new(j, "up_usec", vg_json_u64(s->up_usec));
-    json_object_set_new(j, "wire_msgs", vg_json_u64(s->wire_msgs));
-    json_object_set_new(j, "ca_fingerprint", vg_json_text(ca));
-    vg_json_print(j);
-}
-
 static int on_status(const Vg__Pb__Envelope *env, void *user, struct vg_err *err) {
     const struct vg_cmd_line *l = user;
     if (env->body_case != VG__PB__ENVELOPE__BODY_STATUS_INFO)
         return vg_unexpected(env, err);
     if (l->json)
-        print_json(env->status_info);
+        vg_json_print(vg_view_json(&vg_view_status, env->status_info));
     else
         print_table(env->status_info);
     return 0;

@@ -2,9 +2,9 @@
 #include "base/util.h"
 #include "cli/client.h"
 #include "cli/cmd-task.h"
-#include "cli/json.h"
 #include "cli/spec-values.h"
 #include "cli/task-show.h"
+#include "view/views.h"
 
 const struct vg_opt vg_task_share_opts[5] = {
     {"gpus", 0, "N", "its part of the GPU: 0.001 to 0.999", 'g'},
@@ -20,7 +20,7 @@ static int on_task(const Vg__Pb__Envelope *env, void *user, struct vg_err *err) 
     if (env->body_case != VG__PB__ENVELOPE__BODY_TASK)
         return vg_unexpected(env, err);
     if (l->json)
-        vg_json_print(vg_task_json(env->task));
+        vg_json_print(vg_view_json(&vg_view_task, env->task));
     else
         printf("%016llx has %s%s\n", (unsigned long long)env->task->id,
                vg_resources_text(env->task->want, text, sizeof(text)),

@@ -6,8 +6,8 @@
 #include "cli/client.h"
 #include "cli/cmd-task.h"
 #include "cli/follow.h"
-#include "cli/json.h"
 #include "cli/task-show.h"
+#include "view/views.h"
 
 #include <string.h>
 #include <sys/ioctl.h>
@@ -73,7 +73,7 @@ static void draw(const struct watch *w) {
 static void print_change(const struct watch *w, const Vg__Pb__TaskInfo *t) {
     char id[VG_ID_LEN + 1], when[32], state[64], command[512];
     if (w->json) {
-        vg_json_print_line(vg_task_json(t));
+        vg_json_print_line(vg_view_json(&vg_view_task, t));
         return;
     }
     vg_id_format(t->id, id);

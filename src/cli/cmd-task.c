@@ -5,9 +5,9 @@
 #include "base/util.h"
 #include "cli/client.h"
 #include "cli/cmd-env.h"
-#include "cli/json.h"
 #include "cli/task-show.h"
 #include "cli/why-show.h"
+#include "view/views.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -32,7 +32,7 @@ static int on_list(const Vg__Pb__Envelope *env, void *user, struct vg_err *err) 
         return vg_unexpected(env, err);
     for (size_t i = 0; i < env->tasks->n_task; i++)
         if (list->array)
-            json_array_append_new(list->array, vg_task_json(env->tasks->task[i]));
+            json_array_append_new(list->array, vg_view_json(&vg_view_task, env->tasks->task[i]));
         else
             vg_task_row(list->table, env->tasks->task[i]);
     list->n += env->tasks->n_task;
@@ -130,7 +130,7 @@ static int on_get(const Vg__Pb__Envelope *env, void *user, struct vg_err *err) {
     if (env->body_case != VG__PB__ENVELOPE__BODY_TASK)
         return vg_unexpected(env, err);
     if (l->json)
-        vg_json_print(vg_task_json(env->task));
+        vg_json_print(vg_view_json(&vg_view_task, env->task));
     else
         vg_task_print(env->task);
     return 0;
@@ -163,7 +163,7 @@ static int on_wait(const Vg__Pb__Envelope *env, void *user, struct vg_err *err) 
     if (env->more)
         return 0;
     if (w->json)
-        vg_json_print_line(vg_task_json(env->task));
+        vg_json_print_line(vg_view_json(&vg_view_task, env->task));
     int status = vg_task_exit(env->task);
     if (status && env->task->reason && *env->task->reason)
         vg_cmd_say("%s", env->task->reason);
@@ -197,7 +197,7 @@ static int on_why(const Vg__Pb__Envelope *env, void *user, struct vg_err *err) {
     if (env->body_case != VG__PB__ENVELOPE__BODY_WHY)
         return vg_unexpected(env, err);
     if (l->json)
-        vg_json_print(vg_why_json(env->why));
+        vg_json_print(vg_view_json(&vg_view_why, env->why));
     else
         vg_why_print(stdout, env->why);
     return 0;

@@ -17,25 +17,11 @@ static void rows(const Vg__Pb__Envelope *env, struct vg_table *t) {
     }
 }
 
-static void items(const Vg__Pb__Envelope *env, json_t *array) {
-    for (size_t i = 0; i < env->tokens->n_token; i++) {
-        const Vg__Pb__TokenInfo *k = env->tokens->token[i];
-        json_t *j = json_object();
-        json_object_set_new(j, "id", vg_json_text(k->id));
-        json_object_set_new(j, "user", vg_json_text(k->user));
-        json_object_set_new(j, "name", vg_json_text(k->name));
-        json_object_set_new(j, "created_usec", vg_json_u64(k->created_usec));
-        json_object_set_new(j, "used_usec", vg_json_u64(k->used_usec));
-        json_object_set_new(j, "expires_usec", vg_json_u64(k->expires_usec));
-        json_array_append_new(array, j);
-    }
-}
-
 static const struct vg_lister lister = {
     .body = VG__PB__ENVELOPE__BODY_TOKENS,
     .headings = (const char *const[]){"TOKEN", "USER", "NAME", "CREATED", "USED", "EXPIRES", NULL},
     .rows = rows,
-    .items = items};
+    .view = &vg_view_tokens};
 
 static int list_run(struct vg_cmd_line *l) {
     Vg__Pb__Empty body = VG__PB__EMPTY__INIT;
@@ -51,10 +37,7 @@ static int on_created(const Vg__Pb__Envelope *env, void *user, struct vg_err *er
         printf("%s\n", env->token_new->token);
         return 0;
     }
-    json_t *j = json_object();
-    json_object_set_new(j, "id", vg_json_text(env->token_new->id));
-    json_object_set_new(j, "token", vg_json_text(env->token_new->token));
-    vg_json_print(j);
+    vg_json_print(vg_view_json(&vg_view_token_new, env->token_new));
     return 0;
 }
 

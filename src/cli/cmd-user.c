@@ -14,24 +14,11 @@ static void rows(const Vg__Pb__Envelope *env, struct vg_table *t) {
     }
 }
 
-static void items(const Vg__Pb__Envelope *env, json_t *array) {
-    for (size_t i = 0; i < env->users->n_user; i++) {
-        const Vg__Pb__UserInfo *u = env->users->user[i];
-        json_t *j = json_object();
-        json_object_set_new(j, "name", vg_json_text(u->name));
-        json_object_set_new(j, "team", vg_json_text(u->team));
-        json_object_set_new(j, "role", vg_json_text(u->role));
-        json_object_set_new(j, "uid", u->has_uid ? vg_json_u64(u->uid) : json_null());
-        json_object_set_new(j, "created_usec", vg_json_u64(u->created_usec));
-        json_array_append_new(array, j);
-    }
-}
-
 static const struct vg_lister lister = {
     .body = VG__PB__ENVELOPE__BODY_USERS,
     .headings = (const char *const[]){"USER", "TEAM", "ROLE", "UID", "ADDED", NULL},
     .rows = rows,
-    .items = items};
+    .view = &vg_view_users};
 
 static int list_run(struct vg_cmd_line *l) {
     Vg__Pb__Empty body = VG__PB__EMPTY__INIT;

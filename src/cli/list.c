@@ -13,7 +13,9 @@ static int on_answer(const Vg__Pb__Envelope *env, void *user, struct vg_err *err
     struct listing *g = user;
     if (env->body_case != g->how->body)
         return vg_unexpected(env, err);
-    if (g->array)
+    if (g->array && g->how->view)
+        vg_view_elements(g->array, g->how->view, env->ok);
+    else if (g->array)
         g->how->items(env, g->array);
     else
         g->how->rows(env, g->table);

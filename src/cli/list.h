@@ -2,13 +2,14 @@
 /* The shape of every `... list`: one call, answers shown as a table or as a JSON array. */
 #include "cli/client.h"
 #include "cli/cmd.h"
-#include "cli/json.h"
 #include "cli/table.h"
+#include "view/views.h"
 
 struct vg_lister {
     Vg__Pb__Envelope__BodyCase body; /* the answer's kind */
     const char *const *headings;
     void (*rows)(const Vg__Pb__Envelope *env, struct vg_table *t);
+    struct vg_view *view; /* of the list: its elements are printed; or */
     void (*items)(const Vg__Pb__Envelope *env, json_t *array);
 };
 

@@ -5,7 +5,6 @@
 #include "base/err.h"
 #include "base/util.h"
 #include "cli/gpu-show.h"
-#include "cli/json.h"
 #include "cli/progress.h"
 
 #include <string.h>
@@ -255,84 +254,4 @@ void vg_task_print(const Vg__Pb__TaskInfo *t) {
         printf("%-10s%u\n", "attempt", t->attempt);
     for (size_t i = 0; i < t->n_wiped; i++)
         line(i ? "" : "wiped", t->wiped[i]);
-}
-
-static json_t *progress_json(const Vg__Pb__Progress *p) {
-    if (!p)
-        return json_null();
-    json_t *j = json_object();
-    json_object_set_new(j, "total", vg_json_u64(p->total));
-    json_object_set_new(j, "blocked", vg_json_u64(p->blocked));
-    json_object_set_new(j, "queued", vg_json_u64(p->queued));
-    json_object_set_new(j, "running", vg_json_u64(p->running));
-    json_object_set_new(j, "succeeded", vg_json_u64(p->succeeded));
-    json_object_set_new(j, "failed", vg_json_u64(p->failed));
-    json_object_set_new(j, "cancelled", vg_json_u64(p->cancelled));
-    json_object_set_new(j, "expected_end_usec", vg_json_u64(p->expected_end_usec));
-    return j;
-}
-
-static void add_batch(json_t *j, const Vg__Pb__TaskInfo *t) {
-    json_t *after = json_array();
-    for (size_t i = 0; i < t->n_after; i++)
-        json_array_append_new(after, vg_json_text(t->after[i]));
-    json_object_set_new(j, "members", vg_json_u64(t->members));
-    json_object_set_new(j, "progress", progress_json(t->progress));
-    json_object_set_new(j, "snapshot", json_boolean(t->snapshot));
-    json_object_set_new(j, "group", vg_json_id(t->group));
-    json_object_set_new(j, "index", t->group ? vg_json_u64(t->index) : json_null());
-    json_object_set_new(j, "of", t->group ? vg_json_u64(t->of) : json_null());
-    json_object_set_new(j, "gang", json_boolean(t->gang));
-    json_object_set_new(j, "after", after);
-    json_object_set_new(j, "priority", vg_json_u64(t->priority));
-    json_object_set_new(j, "retries_left", vg_json_u64(t->retries_left));
-    json_object_set_new(j, "preempted", vg_json_u64(t->preempted));
-    json_object_set_new(j, "key", t->key && *t->key ? vg_json_text(t->key) : json_null());
-    json_object_set_new(j, "schedule", vg_json_id(t->schedule));
-    json_object_set_new(j, "due_usec", vg_json_u64(t->due_usec));
-    json_object_set_new(j, "expected_start_usec", vg_json_u64(t->expected_start_usec));
-    json_object_set_new(j, "expected_end_usec", vg_json_u64(t->expected_end_usec));
-}
-
-json_t *vg_task_json(const Vg__Pb__TaskInfo *t) {
-    json_t *j = json_object(), *argv = json_array();
-    for (size_t i = 0; i < t->n_argv; i++)
-        json_array_append_new(argv, vg_json_bytes(t->argv[i].data, t->argv[i].len));
-    json_object_set_new(j, "id", vg_json_id(t->id));
-    json_object_set_new(j, "name", vg_json_text(t->name));
-    json_object_set_new(j, "state", vg_json_text(t->state));
-    json_object_set_new(j, "status", t->has_status ? json_integer(t->status) : json_null());
-    json_object_set_new(j, "reason", vg_json_text(t->reason));
-    json_object_set_new(j, "argv", argv);
-    json_object_set_new(j, "cwd", vg_json_bytes(t->cwd.data, t->cwd.len));
-    json_object_set_new(j, "user", vg_json_text(t->user));
-    json_object_set_new(j, "team", vg_json_text(t->team));
-    json_object_set_new(j, "pool", vg_json_text(t->pool));
-    json_object_set_new(j, "node", vg_json_text(t->node));
-    json_object_set_new(j, "session", vg_json_text(t->session));
-    json_object_set_new(j, "attempt", vg_json_u64(t->attempt));
-    json_object_set_new(j, "parent", vg_json_id(t->parent));
-    json_object_set_new(j, "interactive", json_boolean(t->interactive));
-    json_object_set_new(j, "want", vg_json_resources(t->want));
-    json_object_set_new(j, "labels", vg_json_labels(t->label, t->n_label));
-    json_object_set_new(j, "created_usec", vg_json_u64(t->created_usec));
-    json_object_set_new(j, "started_usec", vg_json_u64(t->started_usec));
-    json_object_set_new(j, "ended_usec", vg_json_u64(t->ended_usec));
-    json_object_set_new(j, "time_limit_usec", vg_json_u64(t->time_limit_usec));
-    json_object_set_new(j, "out_bytes", vg_json_u64(t->out_bytes));
-    json_object_set_new(j, "cpu_usec", vg_json_u64(t->cpu_usec));
-    json_object_set_new(j, "mem_peak_bytes", vg_json_u64(t->mem_peak_bytes));
-    json_t *gpus = json_array();
-    for (size_t i = 0; i < t->n_gpu; i++)
-        json_array_append_new(gpus, vg_json_u64(t->gpu[i]));
-    json_object_set_new(j, "gpus", gpus);
-    json_object_set_new(j, "gpu_hard", t->has_gpu_hard ? json_boolean(t->gpu_hard) : json_null());
-    json_object_set_new(j, "gpu_usage", vg_gpu_usage_json(t->gpu_usage));
-    json_object_set_new(j, "notice", vg_json_text(t->notice));
-    json_t *wiped = json_array();
-    for (size_t i = 0; i < t->n_wiped; i++)
-        json_array_append_new(wiped, vg_json_text(t->wiped[i]));
-    json_object_set_new(j, "wiped", wiped);
-    add_batch(j, t);
-    return j;
 }

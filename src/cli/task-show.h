@@ -3,12 +3,10 @@
 #include "cli/table.h"
 #include "proto/virga.pb-c.h"
 
-#include <jansson.h>
 #include <stdbool.h>
 
 #define VG_TASK_SHORT_ID 8 /* hex digits shown in tables; any unique prefix is accepted */
 
-json_t *vg_task_json(const Vg__Pb__TaskInfo *t);
 /* The command as one would type it; control characters made harmless. */
 char *vg_task_command(const Vg__Pb__TaskInfo *t, char *out, size_t n);
 /* How long it ran or has run, or waits. */

@@ -3,7 +3,6 @@
 
 #include "base/cleanup.h"
 #include "base/util.h"
-#include "cli/json.h"
 #include "cli/table.h"
 #include "cli/task-show.h"
 
@@ -76,32 +75,4 @@ void vg_why_print(FILE *out, const Vg__Pb__WhyInfo *w) {
         put(out, "expected cost", vg_cost_text(w->cost_micro, w->currency, text, sizeof(text)));
     for (size_t i = 0; i < w->n_holder; i++)
         print_holder(out, i == 0, w->holder[i]);
-}
-
-json_t *vg_why_json(const Vg__Pb__WhyInfo *w) {
-    json_t *j = json_object(), *holders = json_array();
-    for (size_t i = 0; i < w->n_holder; i++) {
-        const Vg__Pb__Holder *h = w->holder[i];
-        json_t *o = json_object();
-        json_object_set_new(o, "tenant", vg_json_text(h->tenant));
-        json_object_set_new(o, "tasks", vg_json_u64(h->tasks));
-        json_object_set_new(o, "gpu_milli", vg_json_u64(h->gpu_milli));
-        json_object_set_new(o, "until_usec", vg_json_u64(h->until_usec));
-        json_array_append_new(holders, o);
-    }
-    json_object_set_new(j, "task", vg_json_id(w->task_id));
-    json_object_set_new(j, "state", vg_json_text(w->state));
-    json_object_set_new(j, "code", vg_json_text(w->code));
-    json_object_set_new(j, "text", vg_json_text(w->text));
-    json_object_set_new(j, "ahead", vg_json_u64(w->ahead));
-    json_object_set_new(j, "pool", vg_json_text(w->pool));
-    json_object_set_new(j, "node", vg_json_text(w->node));
-    json_object_set_new(j, "holders", holders);
-    json_object_set_new(j, "expected_start_usec", vg_json_u64(w->expected_start_usec));
-    json_object_set_new(j, "expected_run_usec", vg_json_u64(w->expected_run_usec));
-    json_object_set_new(j, "basis", vg_json_text(w->basis));
-    json_object_set_new(j, "cost_micro",
-                        w->has_cost_micro ? vg_json_u64(w->cost_micro) : json_null());
-    json_object_set_new(j, "currency", vg_json_text(w->currency));
-    return j;
 }

@@ -1,9 +1,9 @@
 /* virga-sim load: drain a made load. */
 #include "base/cleanup.h"
-#include "cli/json.h"
 #include "sim/run.h"
 #include "sim/shape.h"
 #include "sim/sim.h"
+#include "view/json.h"
 
 #include <inttypes.h>
 #include <stdio.h>

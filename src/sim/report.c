@@ -3,8 +3,8 @@
 
 #include "base/cleanup.h"
 #include "base/mem.h"
-#include "cli/json.h"
 #include "cli/table.h"
+#include "view/json.h"
 
 #include <inttypes.h>
 

@@ -5,9 +5,9 @@
 #include "base/map.h"
 #include "base/mem.h"
 #include "base/util.h"
-#include "cli/json.h"
 #include "cli/table.h"
 #include "sim/sim.h"
+#include "view/json.h"
 
 #include <inttypes.h>
 #include <stdio.h>

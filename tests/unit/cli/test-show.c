@@ -1,10 +1,10 @@
 /* What people and programs are shown: aligned, cut to the terminal, harmless. */
 #include "base/cleanup.h"
 #include "base/util.h"
-#include "cli/json.h"
 #include "cli/table.h"
 #include "cli/task-show.h"
 #include "cli/why-show.h"
+#include "view/views.h"
 
 #include <criterion/criterion.h>
 #include <string.h>
@@ -142,7 +142,7 @@ Test(task, waiting_exits_as_the_task_did) {
 
 Test(task, json_names_every_part_even_of_an_empty_task) {
     Vg__Pb__TaskInfo t = VG__PB__TASK_INFO__INIT;
-    json_t *j = vg_task_json(&t);
+    json_t *j = vg_view_json(&vg_view_task, &t);
     cr_expect(json_is_null(json_object_get(j, "id")));
     cr_expect(json_is_null(json_object_get(j, "status")));
     cr_expect(json_is_array(json_object_get(j, "argv")));
@@ -173,7 +173,7 @@ Test(task, programs_are_told_everything_about_a_member) {
     t.id = 0x11, t.group = 0x22, t.index = 3, t.of = 8;
     t.gang = true;
     t.preempted = 2;
-    json_t *j = vg_task_json(&t);
+    json_t *j = vg_view_json(&vg_view_task, &t);
     cr_expect_str_eq(json_string_value(json_object_get(j, "group")), "0000000000000022");
     cr_expect_eq(json_integer_value(json_object_get(j, "index")), 3);
     cr_expect_eq(json_integer_value(json_object_get(j, "of")), 8);

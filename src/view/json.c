@@ -1,5 +1,5 @@
 /* JSON helpers. No state; any thread. */
-#include "cli/json.h"
+#include "view/json.h"
 
 #include "base/buf.h"
 #include "base/util.h"
@@ -53,20 +53,6 @@ json_t *vg_json_labels(char **label, size_t n) {
         key[len] = 0;
         json_object_set_new(j, key, vg_json_text(eq ? eq + 1 : ""));
     }
-    return j;
-}
-
-json_t *vg_json_resources(const Vg__Pb__Resources *r) {
-    if (!r)
-        return json_null();
-    json_t *j = json_object();
-    json_object_set_new(j, "cpu_milli", vg_json_u64(r->cpu_milli));
-    json_object_set_new(j, "mem_bytes", vg_json_u64(r->mem_bytes));
-    json_object_set_new(j, "gpus", vg_json_u64(r->gpus));
-    json_object_set_new(j, "gpu_milli", vg_json_u64(r->gpu_milli));
-    json_object_set_new(j, "gpu_mem_bytes", vg_json_u64(r->gpu_mem_bytes));
-    json_object_set_new(j, "pids", vg_json_u64(r->pids));
-    json_object_set_new(j, "disk_bytes", vg_json_u64(r->disk_bytes));
     return j;
 }
 
