@@ -13,6 +13,7 @@ struct card {
     unsigned long long sm, mem_busy, used, energy, power, ecc, lost, xid, mig, procs, level, links,
         direct; /* links: so many are up, of which `direct` lead to the other card */
     unsigned long long no_gpm, rx, tx; /* MiB/s */
+    unsigned long long clock, burst;   /* microseconds; percent */
 };
 static struct card cards[CARDS];
 
@@ -28,7 +29,7 @@ void fake_nvml_set(unsigned card, const char *what, unsigned long long v) {
                {"lost", &c->lost},     {"xid", &c->xid},           {"mig", &c->mig},
                {"procs", &c->procs},   {"level", &c->level},       {"links", &c->links},
                {"direct", &c->direct}, {"no_gpm", &c->no_gpm},     {"rx", &c->rx},
-               {"tx", &c->tx}};
+               {"tx", &c->tx},         {"clock", &c->clock},       {"burst", &c->burst}};
     for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         if (!strcmp(all[i].name, what)) {
             *all[i].at = v;
@@ -114,6 +115,10 @@ struct pci {
 struct utilization {
     unsigned gpu, memory;
 };
+struct value_sample {
+    unsigned long long stamp;
+    unsigned long long value;
+};
 struct process {
     unsigned pid;
     unsigned long long mem;
@@ -155,6 +160,8 @@ API int nvmlDeviceGetMigDeviceHandleByIndex(void *h, unsigned i, void **part);
 API int nvmlDeviceGetComputeRunningProcesses_v3(void *h, unsigned *n, struct process *p);
 API int nvmlDeviceGetProcessUtilization(void *h, struct process_use *u, unsigned *n,
                                         unsigned long long since);
+API int nvmlDeviceGetSamples(void *h, int which, unsigned long long since, int *type, unsigned *n,
+                             struct value_sample *list);
 API int nvmlEventSetCreate(void **set);
 API int nvmlDeviceRegisterEvents(void *h, unsigned long long types, void *set);
 API int nvmlEventSetWait_v2(void *set, struct event *e, unsigned ms);
@@ -206,6 +213,24 @@ int nvmlDeviceGetUtilizationRates(void *h, struct utilization *u) {
     const struct card *c = &cards[index_of(h)];
     *u = (struct utilization){(unsigned)c->sm, (unsigned)c->mem_busy};
     return c->lost ? LOST : OK;
+}
+/* What was busy five times a second before now, which is "clock": one burst in each five. */
+int nvmlDeviceGetSamples(void *h, int which, unsigned long long since, int *type, unsigned *n,
+                         struct value_sample *list) {
+    if (is_part(h) || which != 1)
+        return NOT_SUPPORTED;
+    const struct card *c = &cards[index_of(h)];
+    unsigned put = 0;
+    for (unsigned long long k = 1; k * 200000 <= (unsigned long long)c->clock; k++)
+        if (k * 200000 > since) {
+            if (put == *n)
+                return TOO_SMALL;
+            list[put++] = (struct value_sample){k * 200000,
+                                                0xdeadULL << 32 | (k % 5 ? 0 : (unsigned)c->burst)};
+        }
+    *type = 1;
+    *n = put;
+    return put ? OK : 6; /* nothing is found */
 }
 int nvmlDeviceGetPowerUsage(void *h, unsigned *v) {
     if (is_part(h))

@@ -147,6 +147,27 @@ Test(nvml, samples_fast_and_full) {
     close_library();
 }
 
+Test(nvml, who_computes_for_moments_does_not_rest) {
+    struct vg_card_sample s;
+    open_library(FAKE_NVML);
+    set(0, "burst", 5);
+    set(0, "clock", 2000000);
+    cr_assert_eq(src.sample(src.state, 0, VG_ASK_SLOW, &s), 0);
+    cr_assert_eq(s.sm_percent, 0u, "what was before the first look is nobody's");
+    set(0, "clock", 7000000);
+    cr_assert_eq(src.sample(src.state, 0, 0, &s), 0);
+    cr_assert_eq(s.sm_percent, 0u, "dear, and not asked for");
+    cr_assert_eq(src.sample(src.state, 0, VG_ASK_SLOW, &s), 0);
+    cr_assert_eq(s.sm_percent, 1u, "a fifth of five");
+    cr_assert_eq(src.sample(src.state, 0, VG_ASK_SLOW, &s), 0);
+    cr_assert_eq(s.sm_percent, 0u, "the same is not told twice");
+    set(0, "burst", 0);
+    set(0, "clock", 12000000);
+    cr_assert_eq(src.sample(src.state, 0, VG_ASK_SLOW, &s), 0);
+    cr_assert_eq(s.sm_percent, 0u);
+    close_library();
+}
+
 Test(nvml, what_each_process_does_is_told_without_the_rest) {
     struct vg_card_sample s;
     open_library(FAKE_NVML);
