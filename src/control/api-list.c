@@ -353,10 +353,10 @@ void vg_watch_tell(struct vg_control *c, struct vg_task *t) {
         struct vg_follow *f = vg_list_entry(it, struct vg_follow, on_job);
         struct vg_err err = VG_ERR_INIT;
         const struct vg_user *u = vg_peer_user(f->peer, &err);
-        if (!f->peer->conn || !u || !watched(f->data, u, t))
+        if (!vg_peer_open(f->peer) || !u || !watched(f->data, u, t))
             continue;
-        if (vg_conn_queued(f->peer->conn) > VG_PEER_QUEUE_MAX) {
-            vg_conn_abort(f->peer->conn, VG_TOO_BIG, "the watcher does not read fast enough");
+        if (vg_peer_queued(f->peer) > VG_PEER_QUEUE_MAX) {
+            vg_peer_cut(f->peer, VG_TOO_BIG, "the watcher does not read fast enough");
             continue;
         }
         vg_task_send(f->peer, f->req, true, t);

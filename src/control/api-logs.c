@@ -155,9 +155,9 @@ static void pump(struct reader *r) {
     struct vg_follow *f = r->follow;
     struct vg_buf b = {0};
     int more = 1;
-    if (!f->peer->conn)
+    if (!vg_peer_open(f->peer))
         return;
-    while (vg_conn_queued(f->peer->conn) < AHEAD && (more > 0 || (more == 0 && next_attempt(r)))) {
+    while (vg_peer_queued(f->peer) < AHEAD && (more > 0 || (more == 0 && next_attempt(r)))) {
         vg_buf_clear(&b);
         more = next_piece(r, &b);
         if (vg_buf_len(&b))

@@ -84,13 +84,29 @@ static const struct route routes[] = {
 /* ------------------------------------------------------------------ answers */
 
 void vg_peer_send(struct vg_peer *p, uint32_t req, bool more, Vg__Pb__Envelope *env) {
-    if (!p->conn)
+    if (!vg_peer_open(p))
         return;
     env->has_req = 1;
     env->req = req;
     env->has_more = more;
     env->more = more;
-    vg_conn_send(p->conn, env, NULL, 0);
+    if (p->sink)
+        p->sink->told(p, env, more);
+    else
+        vg_conn_send(p->conn, env, NULL, 0);
+}
+
+size_t vg_peer_queued(const struct vg_peer *p) {
+    if (p->sink)
+        return p->sink->queued ? p->sink->queued(p) : 0;
+    return p->conn ? vg_conn_queued(p->conn) : 0;
+}
+
+void vg_peer_cut(struct vg_peer *p, enum vg_reason reason, const char *why) {
+    if (p->sink && p->sink->cut)
+        p->sink->cut(p, reason, why);
+    else if (p->conn)
+        vg_conn_abort(p->conn, reason, why);
 }
 
 void vg_peer_ok(struct vg_peer *p, uint32_t req, const char *text) {
@@ -194,7 +210,8 @@ static bool admit(struct vg_peer *p, const struct route *r, struct vg_call *call
     }
     if (p->kind == VG_PEER_NEW && vg_who_settle(p->ctl, p, NULL, &err) < 0) {
         vg_peer_fail(p, call->req, &err);
-        vg_conn_close(p->conn);
+        if (p->conn)
+            vg_conn_close(p->conn);
         return false;
     }
     if (p->kind == VG_PEER_NEW)
@@ -218,6 +235,27 @@ static bool admit(struct vg_peer *p, const struct route *r, struct vg_call *call
         return false;
     }
     return true;
+}
+
+/* By the table, if the peer may. */
+static void hand_on(struct vg_peer *p, const Vg__Pb__Envelope *env, int *fds, size_t n_fds) {
+    uint32_t req = env->has_req ? env->req : 0;
+    size_t i = (size_t)env->body_case;
+    if (i >= VG_COUNT(routes) || !routes[i].handle) {
+        vg_peer_error(p, req, VG_UNSUPPORTED,
+                      "virgad %s does not know this request: install the same version on both",
+                      VG_VERSION);
+        return;
+    }
+    struct vg_call call = {
+        .peer = p, .ctl = p->ctl, .env = env, .req = req, .fds = fds, .n_fds = n_fds};
+    if (admit(p, &routes[i], &call))
+        routes[i].handle(&call);
+}
+
+void vg_peer_ask(struct vg_peer *p, Vg__Pb__Envelope *env) {
+    if (!p->ctl->stopping)
+        hand_on(p, env, NULL, 0);
 }
 
 static void on_msg(struct vg_conn *conn, void *user, const Vg__Pb__Envelope *env, int *fds,
@@ -245,26 +283,14 @@ static void on_msg(struct vg_conn *conn, void *user, const Vg__Pb__Envelope *env
     }
     if (env->body_case == B(OK) || env->body_case == B(PONG))
         return;
-    size_t i = (size_t)env->body_case;
-    if (i >= VG_COUNT(routes) || !routes[i].handle) {
-        vg_peer_error(p, req, VG_UNSUPPORTED,
-                      "virgad %s does not know this request: install the same version on both",
-                      VG_VERSION);
-        return;
-    }
-    struct vg_call call = {
-        .peer = p, .ctl = p->ctl, .env = env, .req = req, .fds = fds, .n_fds = n_fds};
-    if (admit(p, &routes[i], &call))
-        routes[i].handle(&call);
+    hand_on(p, env, fds, n_fds);
 }
 
 /* ------------------------------------------------------------------ life */
 
-static void on_close(struct vg_conn *conn, void *user, const struct vg_err *why) {
-    struct vg_peer *p = user;
-    (void)conn;
-    vg_debug("peer=%llu closed: %s", (unsigned long long)p->serial, why->msg);
+void vg_peer_drop(struct vg_peer *p) {
     p->conn = NULL;
+    p->sink = NULL;
     if (p->agent)
         vg_nodelink_disconnected(p->agent);
     while (!vg_list_empty(&p->follows)) {
@@ -274,6 +300,13 @@ static void on_close(struct vg_conn *conn, void *user, const struct vg_err *why)
     vg_map_del_u64(&p->ctl->peers, p->serial);
     vg_who_done(&p->who);
     free(p);
+}
+
+static void on_close(struct vg_conn *conn, void *user, const struct vg_err *why) {
+    struct vg_peer *p = user;
+    (void)conn;
+    vg_debug("peer=%llu closed: %s", (unsigned long long)p->serial, why->msg);
+    vg_peer_drop(p);
 }
 
 static const struct vg_conn_ops conn_ops = {.on_msg = on_msg, .on_close = on_close};
@@ -307,6 +340,28 @@ static int peer_new(struct vg_control *c, int fd, struct vg_tls *tls, struct vg_
         free(p);
     }
     return r;
+}
+
+int vg_peer_new_inner(struct vg_control *c, const struct vg_peer_sink *sink, void *user,
+                      struct vg_who *who, struct vg_peer **ret) {
+    struct vg_peer *p =
+        c->stopping || vg_map_len(&c->peers) >= VG_PEERS_MAX ? NULL : vg_alloc(sizeof *p);
+    if (!p)
+        return -EAGAIN;
+    *p = (struct vg_peer){.ctl = c,
+                          .serial = ++c->next_serial,
+                          .since_usec = vg_now_usec(),
+                          .sink = sink,
+                          .sink_user = user,
+                          .who = *who};
+    vg_list_init(&p->follows);
+    if (vg_map_put_u64(&c->peers, p->serial, p) < 0) {
+        free(p);
+        return -EAGAIN;
+    }
+    *who = (struct vg_who){0};
+    *ret = p;
+    return 0;
 }
 
 void vg_peer_accept_unix(int fd, void *ctl) {

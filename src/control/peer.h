@@ -12,10 +12,24 @@ enum vg_peer_kind {
     VG_PEER_AGENT,
 };
 
+struct vg_peer;
+/* A peer without a connection: what it asks is handed in (vg_peer_ask), and what it is told comes
+   here instead. Neither function may free the peer: whoever made it drops it later, from the loop.
+ */
+struct vg_peer_sink {
+    void (*told)(struct vg_peer *p, const Vg__Pb__Envelope *env, bool more);
+    size_t (*queued)(const struct vg_peer *p); /* bytes that nobody has taken yet; NULL: none */
+    /* It does not keep up, or has lost its rights: nothing more will come. NULL: does not matter.
+     */
+    void (*cut)(struct vg_peer *p, enum vg_reason reason, const char *why);
+};
+
 struct vg_peer {
     struct vg_control *ctl;
-    struct vg_conn *conn; /* NULL once closed */
-    uint64_t serial;      /* names it in callbacks that outlive it */
+    struct vg_conn *conn;            /* NULL once closed */
+    const struct vg_peer_sink *sink; /* instead of conn; NULL once dropped */
+    void *sink_user;
+    uint64_t serial; /* names it in callbacks that outlive it */
     enum vg_peer_kind kind;
     uint64_t since_usec; /* boot clock */
     bool unix_socket;    /* descriptors can pass, the kernel vouches for `who` */
@@ -42,6 +56,21 @@ void vg_peer_accept_unix(int fd, void *ctl);
 void vg_peer_accept_tls(int fd, void *ctl);
 /* A client inside a task of that node: `fd` carries its frames. Takes fd. */
 int vg_peer_accept_nested(struct vg_control *c, int fd, uint64_t node);
+/* One with a sink. Who it is stays to be settled (vg_who_settle). Takes `who` on success. -EAGAIN:
+   too many peers, or the control plane stops. */
+int vg_peer_new_inner(struct vg_control *c, const struct vg_peer_sink *sink, void *user,
+                      struct vg_who *who, struct vg_peer **ret);
+/* Asks as a client would over its connection; answers may come before this returns. The message may
+   be changed and parts of it taken: all of its memory must be the heap's. */
+void vg_peer_ask(struct vg_peer *p, Vg__Pb__Envelope *env);
+/* Forgets everything it waits for. Not from within a sink's function. */
+void vg_peer_drop(struct vg_peer *p);
+/* Whether somebody still listens; how many bytes wait for him; an end to it. */
+static inline bool vg_peer_open(const struct vg_peer *p) {
+    return p->conn || p->sink;
+}
+size_t vg_peer_queued(const struct vg_peer *p);
+void vg_peer_cut(struct vg_peer *p, enum vg_reason reason, const char *why);
 /* Ends connections that have not said who they are for too long. */
 void vg_peers_tick(struct vg_control *c);
 struct vg_peer *vg_peer_find(struct vg_control *c, uint64_t serial); /* NULL: gone */
