@@ -98,8 +98,9 @@ struct vg_agent_keeper {
     uv_poll_t poll;
     int events; /* what poll waits for */
     uint32_t net_slot;
-    char name[64]; /* of its sandbox */
-    char *session; /* owned; key in vg_agent.sessions */
+    char name[64];           /* of its sandbox */
+    uint64_t spent_cpu_usec; /* by tasks that it had before */
+    char *session;           /* owned; key in vg_agent.sessions */
     struct vg_list tasks;
     struct vg_list waiting; /* starts of its session that came before it was ready */
     struct vg_list out;     /* packets the socket had no room for */
@@ -203,9 +204,11 @@ struct vg_agent_task {
     struct vg_meeting *meeting; /* owned; where others of its gang find it, or NULL */
     struct vg_meter *meter;     /* owned; agent-meter.c; NULL: it has no GPU */
     struct vg_agent_share share;
-    bool mps_over;       /* its card's server has ended */
-    uint64_t near_numa;  /* agent-near.c: it keeps to these NUMA nodes; 0: to none */
-    uint32_t near_milli; /* with so many thousandths of CPUs */
+    bool mps_over;         /* its card's server has ended */
+    bool use_seen;         /* agent-use.c: it was looked at, */
+    uint64_t use_cpu_usec; /* and its sandbox had used so much before it */
+    uint64_t near_numa;    /* agent-near.c: it keeps to these NUMA nodes; 0: to none */
+    uint32_t near_milli;   /* with so many thousandths of CPUs */
 };
 
 /* An attempt that ended and was acknowledged: a late Start of it is refused by this. */
@@ -410,6 +413,19 @@ bool vg_meter_usage(const struct vg_agent_task *t, Vg__Pb__GpuUsage *ret); /* fa
 void vg_meter_report(struct vg_agent *a);
 void vg_meter_beat(struct vg_agent *a);
 
+/* agent-use.c: what tasks and the node use of CPU, memory and disks, for those who look. */
+struct vg_use {
+    uv_timer_t timer; /* runs only while tasks do, or while somebody looks */
+    uint64_t live_until_usec;
+    uint64_t cpu_busy, cpu_all; /* of /proc/stat, at the last look; 0: never */
+};
+void vg_use_init(struct vg_agent *a);
+void vg_use_stop(struct vg_agent *a);
+/* A task runs. Costs nothing but for the first. */
+void vg_use_begin(struct vg_agent *a);
+/* Somebody looks: reports every second for so long. */
+void vg_use_live(struct vg_agent *a, uint64_t usec);
+
 /* agent-meeting.c: a port of the node that leads to the same port inside a task. Connections wait
    until somebody listens there. */
 struct vg_meeting;
@@ -502,6 +518,7 @@ struct vg_agent {
     struct vg_bare bare;
     uv_timer_t meter_timer;
     size_t n_metered; /* tasks with a meter */
+    struct vg_use use;
     struct vg_link link;
     struct vg_lease lease;
     uint64_t log_head_bytes, log_tail_bytes;

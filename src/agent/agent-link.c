@@ -353,6 +353,9 @@ static void on_control(struct vg_agent *a, const Vg__Pb__Envelope *env, int *fds
     case VG__PB__ENVELOPE__BODY_GPU_POLL:
         vg_watch_live(a, env->gpu_poll->usec);
         break;
+    case VG__PB__ENVELOPE__BODY_USE_POLL:
+        vg_use_live(a, env->use_poll->usec);
+        break;
     case VG__PB__ENVELOPE__BODY_GPU_CLEAR:
         vg_watch_clear(a, env->gpu_clear->index);
         break;

@@ -118,6 +118,8 @@ static void task_exited(struct vg_agent *a, struct vg_agent_task *t,
         return;
     t->state = VG_AT_EXITED;
     t->exited = exited_dup(exited);
+    if (t->keeper)
+        t->keeper->spent_cpu_usec += exited->cpu_usec;
     if (t->exited && t->log_round && (!t->keeper || t->log_early)) { /* nothing more will come */
         t->exited->has_log_round = true;
         t->exited->log_round = t->log_round;
@@ -640,6 +642,7 @@ void vg_tasks_on_state(struct vg_agent_keeper *k, const uint8_t *data, size_t n,
         if (r->state == VG__PB__TASK_REPORT__STATE__RUNNING && t->state == VG_AT_STARTING) {
             t->state = VG_AT_RUNNING;
             send_started(a, t);
+            vg_use_begin(a);
         } else if (r->state == VG__PB__TASK_REPORT__STATE__EXITED && r->exited) {
             r->exited->has_task_id = r->exited->has_attempt = true;
             r->exited->task_id = t->id;

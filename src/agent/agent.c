@@ -405,6 +405,7 @@ void vg_agent_stopped(struct vg_agent *a) {
     if (a->net)
         vg_netpool_close(a->net);
     a->net = NULL;
+    vg_use_stop(a);
     vg_sandbox_node_close(a->node);
     a->node = NULL;
     for (size_t i = 0; i < VG_COUNT(files); i++) {
@@ -486,6 +487,8 @@ static void on_adopted(struct vg_agent *a) {
     vg_meter_sweep(a);
     vg_mps_adopt(a);
     vg_watch_start(a);
+    if (vg_map_len(&a->tasks))
+        vg_use_begin(a);
     if (a->stopping) { /* it was told to before it knew its tasks */
         vg_tasks_kill_all(a, GOING_DOWN);
         vg_keepers_stop(a);
@@ -513,6 +516,7 @@ static int set_up(struct vg_agent *a, struct vg_err *err) {
         return vg_err_sys(err, -ENOMEM, "cannot start the agent");
     init_timers(a);
     vg_meter_init(a);
+    vg_use_init(a);
     vg_bare_open(a);
     vg_list_init(&a->keepers);
     vg_list_init(&a->forwards);

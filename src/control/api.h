@@ -37,6 +37,7 @@ void vg_api_config_reload(struct vg_call *call);
 void vg_api_gpu_list(struct vg_call *call);
 void vg_api_gpu_set(struct vg_call *call);
 void vg_api_share_set(struct vg_call *call);
+void vg_api_series(struct vg_call *call);
 /* What would happen to a request that was checked and resolved. */
 void vg_api_dry_run(struct vg_call *call, const struct vg_res *grant);
 
@@ -51,6 +52,7 @@ void vg_agent_on_log(struct vg_call *call);
 void vg_agent_on_session_ended(struct vg_call *call);
 void vg_agent_on_nested(struct vg_call *call);
 void vg_agent_on_gpu_report(struct vg_call *call);
+void vg_agent_on_use_report(struct vg_call *call);
 void vg_api_join(struct vg_call *call);
 void vg_api_cert_renew(struct vg_call *call);
 

@@ -19,6 +19,7 @@
 #include "control/place.h"
 #include "control/replay.h"
 #include "control/schedule.h"
+#include "control/series.h"
 #include "control/users.h"
 #include "model/session.h"
 
@@ -149,6 +150,7 @@ static void on_housekeeping(uv_timer_t *t) {
     if (now - c->pruned_usec < PRUNE_USEC)
         return;
     c->pruned_usec = now;
+    vg_series_tick(c);
     prune(c);
     if (vg_authority_renew(&c->ca, &c->home, vg_wall_usec(), &err) < 0)
         vg_error("cannot renew the server's certificate: %s", err.msg);
@@ -211,6 +213,7 @@ int vg_control_start(struct vg_control *c, uv_loop_t *loop, const struct vg_cont
     vg_list_init(&c->links);
     vg_list_init(&c->peers_of);
     c->started_usec = c->pruned_usec = c->saved_usec = vg_now_usec();
+    c->series_room = VG_SERIES_ROOM;
     c->conf_named = opts->config != NULL;
     vg_random(&c->log_round, sizeof c->log_round);
     c->log_round = VG_MAX(c->log_round, 2u);

@@ -58,6 +58,7 @@ struct vg_control {
     struct vg_list replays; /* replay.c's */
     struct vg_list watches; /* struct vg_follow.on_job of watchers */
 
+    size_t series_room; /* bytes that series may still take (series.h) */
     struct vg_counts counts;
     struct vg_metrics *metrics;       /* owned; NULL: nobody is to look from outside */
     struct vg_listener *listeners[3]; /* home socket, system socket, TLS */

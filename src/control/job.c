@@ -20,6 +20,7 @@
 #include "control/nodes.h"
 #include "control/persist.h"
 #include "control/place.h"
+#include "control/series.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -77,6 +78,7 @@ void vg_job_free(struct vg_job *j) {
     free(j->notice);
     free(j->wiped);
     free(j->gpu_use);
+    vg_series_forget(j);
     vg_gang_free(j->gang);
     vg_list_remove(&j->dirty);
     vg_list_remove(&j->news);
@@ -379,6 +381,7 @@ void vg_job_end(struct vg_job *j, int32_t status, enum vg_reason reason, const c
     vg_mlink_over(j);
     vg_envs_release(j);
     vg_history_task(j);
+    vg_series_ended(j);
     vg_debug("task=%016llx ended status=%d reason=%s", (unsigned long long)j->task->id, status,
              vg_reason_name(reason));
     if (!vg_list_empty(&j->ctl->watches))

@@ -73,6 +73,7 @@ struct vg_job {
     Vg__Pb__GpuUsage *gpu_use; /* owned; of its newest attempt, as its node last told; NULL */
     uint64_t share_counted; /* what is held for it on the GPU it shares (share.h); 0: its limit */
     char *wiped;            /* owned; lines: what was cleared away after it; NULL */
+    struct vg_track *track; /* owned; what it used over time (series.c); NULL: nothing was told */
     bool idle_told;         /* that its GPUs are not used */
     char *notice;           /* owned; what its owner should know while it runs; NULL */
     bool owned;             /* counted in its owner's open_tasks */

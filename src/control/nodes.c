@@ -16,6 +16,7 @@
 #include "control/peer.h"
 #include "control/persist.h"
 #include "control/place.h"
+#include "control/series.h"
 #include "control/sessions.h"
 
 #include <stdio.h>
@@ -93,6 +94,7 @@ void vg_nodelink_free(struct vg_nodelink *a) {
         a->peer->agent = NULL;
     vg_map_del_u64(&a->ctl->nodes, a->node->id);
     vg_node_gpus_free(a);
+    vg_series_forget_node(a);
     free(a->unfit);
     vg_node_free(a->node);
     free(a);

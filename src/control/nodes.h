@@ -28,6 +28,7 @@ struct vg_nodelink {
     uint16_t direct_port;
     uint8_t fingerprint[VG_FINGERPRINT]; /* of its stream port's certificate */
     bool has_fingerprint;
+    struct vg_track *track;  /* owned; what it used over time (series.c); NULL: nothing was told */
     struct vg_node_gpu *gpu; /* owned; by index, VG_NODE_GPUS_MAX; NULL: nothing is known */
 };
 

@@ -231,12 +231,15 @@ static int hand_down(int dir, unsigned *ret_what) {
             *ret_what |= wanted[i].what;
             r = put(dir, "", "cgroup.subtree_control", wanted[i].text);
         }
+    if (r >= 0 && has_word(list, "io")) /* only looked at: without it less is told */
+        (void)put(dir, "", "cgroup.subtree_control", "+io");
     return r;
 }
 
 /* Undoes the stepping into a leaf; in vain, and harmless, while keepers live on in it. */
 static void step_back(int dir, const char *leaf) {
     (void)put(dir, "", "cgroup.subtree_control", "-cpu -memory -pids");
+    (void)put(dir, "", "cgroup.subtree_control", "-io");
     (void)put(dir, "", "cgroup.procs", "0");
     unlinkat(dir, leaf, AT_REMOVEDIR);
 }
@@ -515,6 +518,40 @@ int vg_cg_usage(const struct vg_cg *cg, const char *name, struct vg_usage *ret) 
         uint64_t n = get_u64(pids, name, "pids.current");
         ret->pids = n ? (uint32_t)n - 1 : 0; /* init is ours */
     }
+    return 0;
+}
+
+/* Bytes of every device: "8:0 rbytes=1 wbytes=2 rios=...". */
+static bool sum_io(int dir, const char *name, struct vg_sandbox_sample *ret) {
+    char text[4096];
+    if (get(dir, name, "io.stat", text, sizeof(text)) < 0)
+        return false;
+    for (const char *p = text; (p = strchr(p, ' ')); p++) {
+        unsigned long long v;
+        if (sscanf(p, " rbytes=%llu", &v) == 1)
+            ret->read_bytes += v;
+        else if (sscanf(p, " wbytes=%llu", &v) == 1)
+            ret->write_bytes += v;
+    }
+    return true;
+}
+
+int vg_cg_sample(const struct vg_cg *cg, const char *name, struct vg_sandbox_sample *ret) {
+    int acct = hier(cg, VG_CG_CPUACCT), mem = hier(cg, VG_CG_MEMORY);
+    char text[64];
+    *ret = (struct vg_sandbox_sample){0};
+    if (acct < 0)
+        return -ENOTSUP;
+    if (cg->v2)
+        ret->cpu_usec = get_key(acct, name, "cpu.stat", "usage_usec");
+    int r = cg->v2 ? 0 : get(acct, name, "cpuacct.usage", text, sizeof(text));
+    if (r < 0)
+        return r; /* it is gone */
+    if (!cg->v2)
+        ret->cpu_usec = strtoull(text, NULL, 10) / 1000;
+    if (mem >= 0)
+        ret->mem_bytes = get_u64(mem, name, cg->v2 ? "memory.current" : "memory.usage_in_bytes");
+    ret->has_io = cg->v2 && sum_io(acct, name, ret);
     return 0;
 }
 

@@ -270,6 +270,11 @@ size_t vg_sandbox_node_fds(const struct vg_sandbox_node *node, const struct vg_s
     return n;
 }
 
+int vg_sandbox_sample(const struct vg_sandbox_node *node, const char *name,
+                      struct vg_sandbox_sample *ret) {
+    return vg_cg_sample(&node->cg, name, ret);
+}
+
 void vg_sandbox_sweep(struct vg_sandbox_node *node, bool (*live)(const char *name, void *user),
                       void *user) {
     vg_cg_sweep(&node->cg, live, user);

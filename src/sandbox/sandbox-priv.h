@@ -49,6 +49,8 @@ void vg_cg_remove(const struct vg_cg *cg, const char *name);
 int vg_cg_limit(const struct vg_cg *cg, const char *name, const struct vg_limits *l,
                 struct vg_err *err);
 int vg_cg_usage(const struct vg_cg *cg, const char *name, struct vg_usage *ret);
+/* As vg_sandbox_sample. */
+int vg_cg_sample(const struct vg_cg *cg, const char *name, struct vg_sandbox_sample *ret);
 /* Starts counting anew: *base is what to take off later readings. -ENOTSUP where peaks stay. */
 int vg_cg_reset(const struct vg_cg *cg, const char *name, struct vg_usage *base, int *peak_fd);
 /* v2: the peak since the reset, through the descriptor that asked for it. */

@@ -238,6 +238,15 @@ struct vg_usage {
     bool oom; /* the memory limit killed something */
 };
 int vg_sandbox_usage(struct vg_sandbox *sb, struct vg_usage *ret);
+/* What a sandbox of this node has used so far and holds now, for whoever did not make it: a few
+   small reads. -ENOENT: it is gone. */
+struct vg_sandbox_sample {
+    uint64_t cpu_usec, mem_bytes;
+    bool has_io; /* cgroup v2 with its io controller */
+    uint64_t read_bytes, write_bytes;
+};
+int vg_sandbox_sample(const struct vg_sandbox_node *node, const char *name,
+                      struct vg_sandbox_sample *ret);
 /* The outside uid/gid that an inside id has in this sandbox. */
 uid_t vg_sandbox_map_uid(const struct vg_sandbox *sb, uid_t inside);
 gid_t vg_sandbox_map_gid(const struct vg_sandbox *sb, gid_t inside);

@@ -114,6 +114,11 @@ const char *const vg_migrations[] = {
     /* Bytes over the buses of its GPUs. NULL: nobody told. */
     "ALTER TABLE attempts ADD COLUMN gpu_pcie_rx_bytes INTEGER;"
     "ALTER TABLE attempts ADD COLUMN gpu_pcie_tx_bytes INTEGER;",
+
+    /* What a task used over time, as a packed SeriesInfo. */
+    "CREATE TABLE series(task TEXT PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID;"
+    "CREATE TRIGGER tasks_gone AFTER DELETE ON tasks BEGIN"
+    " DELETE FROM series WHERE task=OLD.id; END;",
 };
 const size_t vg_n_migrations = VG_COUNT(vg_migrations);
 

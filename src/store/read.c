@@ -205,3 +205,29 @@ int vg_store_get_meta(struct vg_store *s, const char *key, char **ret) {
     *ret = value;
     return 0;
 }
+
+struct one_blob {
+    int (*cb)(void *, struct vg_bytes);
+    void *arg;
+    bool any;
+};
+
+static int row_blob(void *ctx, sqlite3_stmt *q) {
+    struct one_blob *b = ctx;
+    b->any = true;
+    return b->cb(b->arg, store_blob(q, 0));
+}
+
+int vg_store_get_series(struct vg_store *s, uint64_t task, int (*cb)(void *, struct vg_bytes data),
+                        void *arg) {
+    struct one_blob b = {cb, arg, false};
+    char hex[VG_ID_LEN + 1];
+    sqlite3_stmt *q;
+    int r = store_prepare(s, "SELECT data FROM series WHERE task=?", &q);
+    if (r < 0)
+        return r;
+    vg_id_format(task, hex);
+    sqlite3_bind_text(q, 1, hex, -1, SQLITE_STATIC);
+    r = store_each(q, row_blob, &b);
+    return r == 0 && !b.any ? -ENOENT : r;
+}

@@ -121,6 +121,9 @@ int vg_store_prune_history(struct vg_store *s, uint64_t before_usec, uint32_t li
 int vg_store_put_memory(struct vg_store *s, const struct vg_memory_row *row, uint64_t saved_usec);
 int vg_store_prune_memory(struct vg_store *s, uint64_t before_usec);
 
+/* Lazy, and replaces; goes with its task. */
+int vg_store_put_series(struct vg_store *s, uint64_t task, struct vg_bytes data);
+
 int vg_store_audit(struct vg_store *s,
                    const struct vg_audit_row *row); /* lazy: retried until it is written */
 int vg_store_put_meta(struct vg_store *s, const char *key, const char *value,
@@ -155,6 +158,9 @@ int vg_store_load_memory(struct vg_store *s, int (*cb)(void *, const struct vg_m
 /* All that is known of one task's attempts, in order. */
 int vg_store_load_attempts(struct vg_store *s, uint64_t task,
                            int (*cb)(void *, const struct vg_attempt_row *), void *arg);
+/* -ENOENT: there is none. */
+int vg_store_get_series(struct vg_store *s, uint64_t task, int (*cb)(void *, struct vg_bytes data),
+                        void *arg);
 /* Newest first. */
 int vg_store_load_audit(struct vg_store *s, uint32_t limit,
                         int (*cb)(void *, const struct vg_audit_row *), void *arg);

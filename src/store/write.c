@@ -332,3 +332,10 @@ int vg_store_prune_memory(struct vg_store *s, uint64_t before_usec) {
     ADD_U64(before_usec);
     return queue(s, STMT_MEMORY_PRUNE, VG_STORE_LAZY, &v, NULL, NULL);
 }
+
+int vg_store_put_series(struct vg_store *s, uint64_t task, struct vg_bytes data) {
+    struct vals v = {0};
+    add_id(&v, task);
+    add_blob(&v, data);
+    return queue(s, STMT_SERIES_PUT, VG_STORE_LAZY, &v, NULL, NULL);
+}

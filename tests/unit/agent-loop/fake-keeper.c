@@ -294,6 +294,14 @@ int vg_sandbox_node_warm(struct vg_sandbox_node *node, const struct vg_sandbox_p
     return 0;
 }
 
+int vg_sandbox_sample(const struct vg_sandbox_node *node, const char *name,
+                      struct vg_sandbox_sample *ret) {
+    (void)node;
+    (void)name;
+    *ret = (struct vg_sandbox_sample){.cpu_usec = 1000000, .mem_bytes = 4096};
+    return 0;
+}
+
 void vg_sandbox_sweep(struct vg_sandbox_node *node, bool (*live)(const char *name, void *user),
                       void *user) {
     (void)node;
