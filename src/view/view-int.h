@@ -7,14 +7,25 @@ void vg_view_ready(struct vg_view *v);
 void vg_view_word(const char *name, char *out, size_t n);
 json_t *vg_view_enum(const ProtobufCEnumDescriptor *e, int value);
 size_t vg_view_size(ProtobufCType type); /* of one value in a list */
+/* What may be given: the longest text in characters, the smallest and the largest number. */
+uint64_t vg_view_text_max(const struct vg_view_field *f);
+void vg_view_range(const struct vg_view_field *f, int64_t *least, int64_t *most);
 
-/* Tables: VIEW(task, "Task", task_info, lines…) is vg_view_task. */
-#define VIEW(var, schema_name, message, ...)                                \
+/* Tables: SHOWN(task, "Task", task_info, lines…) is vg_view_task. */
+#define SHOWN(var, schema_name, message, ...)                               \
     static struct vg_view_field var##_fields[] = {__VA_ARGS__};             \
     struct vg_view vg_view_##var = {.name = schema_name,                    \
                                     .pb = &vg__pb__##message##__descriptor, \
                                     .fields = var##_fields,                 \
                                     .n = sizeof var##_fields / sizeof var##_fields[0]}
+/* Likewise of what is taken. */
+#define TAKEN(var, schema_name, message, ...)                                          \
+    static struct vg_view_field var##_fields[] = {__VA_ARGS__};                        \
+    struct vg_view vg_view_##var = {.name = schema_name,                               \
+                                    .pb = &vg__pb__##message##__descriptor,            \
+                                    .fields = var##_fields,                            \
+                                    .n = sizeof var##_fields / sizeof var##_fields[0], \
+                                    .taken = true}
 #define PLAIN(n) \
     { .name = n }
 #define MAYBE(n) \

@@ -112,11 +112,26 @@ size_t vg_view_size(ProtobufCType type) {
     }
 }
 
+/* KEY=VALUE, of which the environment of a command consists. */
+static json_t *variables(const ProtobufCBinaryData *v, size_t n) {
+    json_t *j = json_object();
+    for (size_t i = 0; i < n; i++) {
+        const uint8_t *eq = v[i].len ? memchr(v[i].data, '=', v[i].len) : NULL;
+        size_t len = eq ? (size_t)(eq - v[i].data) : v[i].len;
+        json_t *key = vg_json_bytes(v[i].data, len);
+        json_object_set_new(j, json_string_value(key),
+                            vg_json_bytes(eq ? eq + 1 : NULL, eq ? v[i].len - len - 1 : 0));
+        json_decref(key);
+    }
+    return j;
+}
+
 static json_t *list(const struct vg_view_field *f, const char *m) {
     size_t n = *(const size_t *)(m + f->pb->quantifier_offset), step = vg_view_size(f->pb->type);
     const char *at = *(char *const *)(m + f->pb->offset);
     if (f->kind == VG_VIEW_LABELS)
-        return vg_json_labels((char **)at, n);
+        return f->pb->type == PROTOBUF_C_TYPE_BYTES ? variables((const ProtobufCBinaryData *)at, n)
+                                                    : vg_json_labels((char **)at, n);
     json_t *a = json_array();
     for (size_t i = 0; i < n; i++)
         json_array_append_new(a, value(f, at + i * step));

@@ -23,6 +23,7 @@ enum vg_view_kind {
 };
 
 #define VG_VIEW_NEED 1u /* taking: it must be given */
+#define VG_VIEW_RARE 2u /* answering: it may be left out */
 
 struct vg_view_field {
     const char *name; /* in JSON */
@@ -43,6 +44,7 @@ struct vg_view {
     const ProtobufCMessageDescriptor *pb;
     struct vg_view_field *fields;
     size_t n;
+    bool taken; /* it comes in; its schema says what may be given */
     bool ready;
 };
 
@@ -67,12 +69,9 @@ int vg_view_take_text(struct vg_view *v, ProtobufCMessage *m, const char *name, 
 ProtobufCMessage *vg_view_new(const ProtobufCMessageDescriptor *pb);
 
 const struct vg_view_field *vg_view_find(struct vg_view *v, const char *name); /* NULL: none */
-/* JSON schemas: of a member as it is answered, or as it is taken; of a whole view. References are
-   to
-   #/components/schemas/NAME; `taken` ones are called NAME too, so views serve one direction each
-   where the two differ. */
-json_t *vg_view_field_schema(struct vg_view *v, const struct vg_view_field *f, bool taken);
-json_t *vg_view_schema(struct vg_view *v, bool taken);
+/* JSON schemas of a member and of a whole view. References are to #/components/schemas/NAME. */
+json_t *vg_view_field_schema(struct vg_view *v, const struct vg_view_field *f);
+json_t *vg_view_schema(struct vg_view *v);
 /* The first line of a table that names nothing in its message, or has a kind that does not fit;
    NULL: all is well. For tests. */
 const char *vg_view_fault(struct vg_view *v);

@@ -2,31 +2,31 @@
 #include "view/view-int.h"
 #include "view/views.h"
 
-VIEW(me, "Me", me_info, PLAIN("user"), PLAIN("team"), PLAIN("org"), PLAIN("role"),
-     AS("acts", "act"), PLAIN("service"), PLAIN("email"), PLAIN("full_name"), PLAIN("cloud"),
-     PLAIN("version"), PLAIN("currency"), PLAIN("expires_usec"));
-VIEW(user, "User", user_info, PLAIN("name"), PLAIN("team"), PLAIN("role"), MAYBE("uid"),
-     PLAIN("created_usec"), PLAIN("service"), PLAIN("disabled"), PLAIN("email"), PLAIN("full_name"),
-     PLAIN("org"), PLAIN("seen_usec"), PLAIN("oidc"));
-VIEW(users, "Users", user_list, INSIDE("users", "user", user));
-VIEW(team, "Team", team_info, PLAIN("name"), PLAIN("org"), PLAIN("users"), PLAIN("created_usec"));
-VIEW(teams, "Teams", team_list, INSIDE("teams", "team", team));
-VIEW(org, "Org", org_info, PLAIN("name"), PLAIN("teams"), PLAIN("users"), PLAIN("created_usec"));
-VIEW(orgs, "Orgs", org_list, INSIDE("orgs", "org", org));
-VIEW(token, "Token", token_info, PLAIN("id"), PLAIN("user"), PLAIN("name"), PLAIN("created_usec"),
-     PLAIN("used_usec"), PLAIN("expires_usec"), AS("scopes", "scope"));
-VIEW(tokens, "Tokens", token_list, INSIDE("tokens", "token", token));
-VIEW(token_new, "TokenNew", token_new, PLAIN("id"), PLAIN("token"));
+SHOWN(me, "Me", me_info, PLAIN("user"), PLAIN("team"), PLAIN("org"), PLAIN("role"),
+      AS("acts", "act"), PLAIN("service"), PLAIN("email"), PLAIN("full_name"), PLAIN("cloud"),
+      PLAIN("version"), PLAIN("currency"), PLAIN("expires_usec"));
+SHOWN(user, "User", user_info, PLAIN("name"), PLAIN("team"), PLAIN("role"), MAYBE("uid"),
+      PLAIN("created_usec"), PLAIN("service"), PLAIN("disabled"), PLAIN("email"),
+      PLAIN("full_name"), PLAIN("org"), PLAIN("seen_usec"), PLAIN("oidc"));
+SHOWN(users, "Users", user_list, INSIDE("users", "user", user));
+SHOWN(team, "Team", team_info, PLAIN("name"), PLAIN("org"), PLAIN("users"), PLAIN("created_usec"));
+SHOWN(teams, "Teams", team_list, INSIDE("teams", "team", team));
+SHOWN(org, "Org", org_info, PLAIN("name"), PLAIN("teams"), PLAIN("users"), PLAIN("created_usec"));
+SHOWN(orgs, "Orgs", org_list, INSIDE("orgs", "org", org));
+SHOWN(token, "Token", token_info, PLAIN("id"), PLAIN("user"), PLAIN("name"), PLAIN("created_usec"),
+      PLAIN("used_usec"), PLAIN("expires_usec"), AS("scopes", "scope"));
+SHOWN(tokens, "Tokens", token_list, INSIDE("tokens", "token", token));
+SHOWN(token_new, "TokenNew", token_new, PLAIN("id"), PLAIN("token"));
 
-VIEW(audit_entry, "AuditEntry", audit_entry, PLAIN("seq"), PLAIN("when_usec"), PLAIN("who"),
-     PLAIN("what"), PLAIN("from"), HEX("hash"));
-VIEW(audit, "Audit", audit_list, INSIDE("audit", "entry", audit_entry), MAYBE("next"));
-VIEW(audit_verified, "AuditVerified", audit_list, PLAIN("checked"), PLAIN("broken"), HEX("head"),
-     INSIDE("entries", "entry", audit_entry));
+SHOWN(audit_entry, "AuditEntry", audit_entry, PLAIN("seq"), PLAIN("when_usec"), PLAIN("who"),
+      PLAIN("what"), PLAIN("from"), HEX("hash"));
+SHOWN(audit, "Audit", audit_list, INSIDE("audit", "entry", audit_entry), MAYBE("next"));
+SHOWN(audit_verified, "AuditVerified", audit_list, PLAIN("checked"), PLAIN("broken"), HEX("head"),
+      INSIDE("entries", "entry", audit_entry));
 
-VIEW(login, "Login", login_info, PLAIN("provider"), PLAIN("id"), PLAIN("url"), PLAIN("user_code"),
-     PLAIN("interval_usec"), PLAIN("expires_usec"), PLAIN("token"), PLAIN("user"));
+SHOWN(login, "Login", login_info, PLAIN("provider"), PLAIN("id"), PLAIN("url"), PLAIN("user_code"),
+      PLAIN("interval_usec"), PLAIN("expires_usec"), PLAIN("token"), PLAIN("user"));
 
-VIEW(secret, "Secret", secret_info, PLAIN("name"), PLAIN("team"), PLAIN("user"),
-     PLAIN("created_usec"), PLAIN("changed_usec"), PLAIN("version"), PLAIN("size"));
-VIEW(secrets, "Secrets", secret_list, INSIDE("secrets", "secret", secret));
+SHOWN(secret, "Secret", secret_info, PLAIN("name"), PLAIN("team"), PLAIN("user"),
+      PLAIN("created_usec"), PLAIN("changed_usec"), PLAIN("version"), PLAIN("size"));
+SHOWN(secrets, "Secrets", secret_list, INSIDE("secrets", "secret", secret));

@@ -78,3 +78,103 @@ Test(view, labels_become_an_object_and_bytes_hex_digits) {
     cr_expect_str_eq(json_string_value(json_object_get(j, "hash")), "00ab");
     json_decref(j);
 }
+
+/* ------------------------------------------------------------------ what comes in */
+
+static int take(struct vg_view *v, const char *text, ProtobufCMessage **ret, struct vg_err *err) {
+    json_t *j = json_loads(text, 0, NULL);
+    cr_assert(j, "%s", text);
+    *err = VG_ERR_INIT;
+    int r = vg_view_take(v, j, ret, err);
+    json_decref(j);
+    return r;
+}
+
+Test(view, a_task_reads_back_as_it_was_given) {
+    static const char text[] =
+        "{\"argv\": [\"python\", \"t.py\"], \"env\": {\"LR\": \"0.1\", \"EMPTY\": \"\"},"
+        " \"labels\": {\"k\": \"v=w\"}, \"want\": {\"gpus\": 2}, \"priority\": 0, \"gang\": true,"
+        " \"sweep\": [{\"name\": \"A\", \"value\": [\"1\", \"2\"]}], \"image\": \"debian:12\","
+        " \"after\": [{\"when\": \"success\", \"task\": \"3f2a\"}], \"retry_on\": [1, 255],"
+        " \"secrets\": [\"K\", {\"name\": \"t/S\", \"as_file\": \"s\"}], \"name\": null}";
+    struct vg_err err;
+    ProtobufCMessage *m = NULL, *again = NULL;
+    cr_assert_eq(take(&vg_view_task_spec, text, &m, &err), 0, "%s", err.msg);
+    Vg__Pb__TaskSpec *s = (Vg__Pb__TaskSpec *)m;
+    cr_expect_eq(s->n_argv, 2);
+    cr_expect_eq(s->want->gpus, 2);
+    cr_expect(s->has_priority && s->gang && !s->has_retries);
+    cr_expect_str_eq(s->label[0], "k=v=w");
+    cr_expect_eq(s->after[0]->when, VG__PB__DEPENDENCY__WHEN__SUCCESS);
+    cr_expect_str_eq(s->secret[1]->as_file, "s");
+    cr_expect_str_eq(s->mirror->image, "debian:12");
+    json_t *out = vg_view_json(&vg_view_task_spec, m);
+    cr_expect_eq(vg_view_take(&vg_view_task_spec, out, &again, &err), 0, "%s", err.msg);
+    json_t *twice = vg_view_json(&vg_view_task_spec, again);
+    cr_expect(json_equal(out, twice));
+    json_decref(out);
+    json_decref(twice);
+    protobuf_c_message_free_unpacked(m, NULL);
+    protobuf_c_message_free_unpacked(again, NULL);
+}
+
+Test(view, what_does_not_fit_is_refused_with_a_sentence) {
+    static const struct {
+        const char *text, *says;
+    } bad[] = {
+        {"{}", "'argv' is missing"},
+        {"{\"argv\": null}", "'argv' is missing"},
+        {"{\"argv\": [\"a\"], \"colour\": 1}", "'colour' is not known here"},
+        {"{\"argv\": \"a\"}", "'argv' must be a list"},
+        {"{\"argv\": [1]}", "'argv' must be text"},
+        {"{\"argv\": [\"a\"], \"shards\": -1}", "whole number from 0"},
+        {"{\"argv\": [\"a\"], \"shards\": 4294967296}", "whole number from 0 to 4294967295"},
+        {"{\"argv\": [\"a\"], \"shards\": 1.5}", "must be a whole number"},
+        {"{\"argv\": [\"a\"], \"gang\": 1}", "true or false"},
+        {"{\"argv\": [\"a\"], \"want\": {\"cpus\": 1}}", "in 'want': 'cpus' is not known"},
+        {"{\"argv\": [\"a\"], \"env\": {\"A=B\": \"\"}}", "'A=B' cannot be a name"},
+        {"{\"argv\": [\"a\"], \"env\": {\"A\": 1}}", "must have texts"},
+        {"{\"argv\": [\"a\"], \"after\": [{\"when\": \"never\", \"task\": \"x\"}]}", "one of any"},
+        {"{\"argv\": [\"a\"], \"image\": \"x\", \"environment\": \"y\"}", "not both"},
+        {"[]", "must be a JSON object"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct vg_err err;
+        ProtobufCMessage *m = NULL;
+        cr_expect_lt(take(&vg_view_task_spec, bad[i].text, &m, &err), 0, "%s", bad[i].text);
+        cr_expect(strstr(err.msg, bad[i].says), "%s: %s", bad[i].text, err.msg);
+    }
+}
+
+Test(view, texts_of_a_query_find_their_fields) {
+    struct vg_err err = VG_ERR_INIT;
+    struct vg_view *v = &vg_view_task_query;
+    ProtobufCMessage *m = vg_view_new(v->pb);
+    Vg__Pb__TaskQuery *q = (Vg__Pb__TaskQuery *)m;
+    cr_expect_eq(vg_view_take_text(v, m, "state", "running,queued", &err), 0);
+    cr_expect_eq(vg_view_take_text(v, m, "state", "failed", &err), 0);
+    cr_expect_eq(vg_view_take_text(v, m, "label", "a=1,2", &err), 0);
+    cr_expect_eq(vg_view_take_text(v, m, "limit", "7", &err), 0);
+    cr_expect_eq(vg_view_take_text(v, m, "flat", "true", &err), 0);
+    cr_expect_eq(q->n_state, 3);
+    cr_expect_str_eq(q->label[0], "a=1,2");
+    cr_expect(q->has_limit && q->limit == 7 && q->flat);
+    cr_expect_lt(vg_view_take_text(v, m, "limit", "many", &err), 0);
+    cr_expect_lt(vg_view_take_text(v, m, "limit", "99999999999", &err), 0);
+    cr_expect_lt(vg_view_take_text(v, m, "flat", "maybe", &err), 0);
+    cr_expect_lt(vg_view_take_text(v, m, "colour", "1", &err), 0);
+    cr_expect_eq(vg_view_take_text(v, m, "pool", "a", &err), 0);
+    cr_expect_lt(vg_view_take_text(v, m, "pool", "b", &err), 0);
+    protobuf_c_message_free_unpacked(m, NULL);
+}
+
+Test(view, every_view_has_a_schema) {
+    for (size_t i = 0; vg_views[i]; i++) {
+        json_t *s = vg_view_schema(vg_views[i]), *p = json_object_get(s, "properties"), *one;
+        const char *name;
+        cr_expect_gt(json_object_size(p), 0, "%s", vg_views[i]->name);
+        json_object_foreach(p, name, one)
+            cr_expect(json_is_object(one), "%s.%s", vg_views[i]->name, name);
+        json_decref(s);
+    }
+}
