@@ -1,6 +1,8 @@
 """Simulated GPUs that programs can use: a driver behind the nodes of `--gpus fake:N` (tests/gpu/fake-rmd.c), its libraries where a
 node looks for them, and a way to ask it what it sees. What it says is its own count, not the warden's."""
+import atexit
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -9,9 +11,22 @@ from pathlib import Path
 
 from virga import BIN
 
+
+
+def outside_tmp(folder):
+    """A task has a /tmp and a /var/tmp of its own: what it shall run from a tree that lies there is copied to where it sees it."""
+    if not folder.resolve().is_relative_to("/tmp"):
+        return folder
+    copy = Path(tempfile.mkdtemp(prefix="vg-programs-", dir="/srv" if os.access("/srv", os.W_OK) else Path.home()))
+    atexit.register(shutil.rmtree, copy, ignore_errors=True)
+    shutil.copytree(folder, copy, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.p"))
+    copy.chmod(0o755)
+    return copy
+
+
 GIB = 1 << 30
 MIB = 1 << 20
-PROGRAMS = BIN.parent / "tests" / "gpu"
+PROGRAMS = outside_tmp(BIN.parent / "tests" / "gpu")
 OWN = PROGRAMS / "cuda"  # the driver's libraries themselves, as a task would bring them along
 FOLDER = "/usr/local/nvidia/lib64"  # where a node has them, and a task with a share finds ours
 VERSION = "580.159.04"
