@@ -171,6 +171,7 @@ struct readiness {
     uint32_t nodes_ready;
     char address[VG_ENDPOINT_ADDRESS_MAX];
     char version[64];
+    char url[320];
 };
 
 static int on_status(const Vg__Pb__Envelope *env, void *user, struct vg_err *err) {
@@ -180,6 +181,7 @@ static int on_status(const Vg__Pb__Envelope *env, void *user, struct vg_err *err
     r->nodes_ready = env->status_info->nodes_ready;
     snprintf(r->address, sizeof(r->address), "%s",
              env->status_info->address ? env->status_info->address : "");
+    snprintf(r->url, sizeof(r->url), "%s", env->status_info->url ? env->status_info->url : "");
     snprintf(r->version, sizeof(r->version), "%s",
              env->status_info->version ? env->status_info->version : VG_VERSION);
     return 0;
@@ -242,6 +244,8 @@ static void print_ready(const struct vg_up *up, const struct readiness *r, bool 
     else
         printf("%u node%s ready, address %s\n", r->nodes_ready, r->nodes_ready == 1 ? "" : "s",
                *r->address ? r->address : "none");
+    if (*r->url)
+        printf("dashboard %s ('virga dashboard' signs you in)\n", r->url);
     printf("next: vrun hostname\n");
 }
 

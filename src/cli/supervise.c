@@ -79,7 +79,7 @@ static void child_exec(const struct sup *s, const struct proc *p) {
     char control[VG_HOME_MAX + 16];
     int n = 0;
     if (p->part == VG_PART_VIRGAD) {
-        argv[n++] = "virgad";
+        argv[n++] = "virgad", argv[n++] = "--web", argv[n++] = "127.0.0.1:0";
         if (up->listen)
             argv[n++] = "--listen", argv[n++] = up->listen;
     } else {

@@ -14,6 +14,8 @@ static void set_numbers(struct vg_conf *c) {
     c->limits.tasks = 1000000;
     c->limits.user_tasks = 250000;
     c->limits.changes_usec = 30ULL * 86400 * VG_USEC;
+    c->limits.web_rate = 500;
+    c->limits.web_burst = 2000;
     c->limits.history_usec = 30ULL * 86400 * VG_USEC;
     c->lease_usec = 60 * VG_USEC;
     c->node_cert_usec = 86400 * VG_USEC;
@@ -43,6 +45,12 @@ static int fill(struct vg_conf *c) {
     if (!c->advertise && !(c->advertise = vg_strdup("")))
         return -ENOMEM;
     if (!c->metrics && !(c->metrics = vg_strdup("")))
+        return -ENOMEM;
+    if (!c->web && !(c->web = vg_strdup("")))
+        return -ENOMEM;
+    if (!c->web_cert && !(c->web_cert = vg_strdup("")))
+        return -ENOMEM;
+    if (!c->web_key && !(c->web_key = vg_strdup("")))
         return -ENOMEM;
     if (!c->currency && !(c->currency = vg_strdup("USD")))
         return -ENOMEM;
@@ -217,6 +225,9 @@ void vg_conf_done(struct vg_conf *c) {
     free(c->listen);
     free(c->advertise);
     free(c->metrics);
+    free(c->web);
+    free(c->web_cert);
+    free(c->web_key);
     free(c->default_pool);
     vg_strings_done(&c->access.groups);
     vg_strings_done(&c->access.users);

@@ -66,6 +66,8 @@ struct vg_conf {
                         the number for its next start) */
     char *advertise; /* owned; "host[:port]" that is told to clients and agents; "": as listen */
     char *metrics;   /* owned; "host:port" of numbers for Prometheus; "": nowhere */
+    char *web; /* owned; "host:port" of the dashboard and REST; "": as virgad was told, "off" */
+    char *web_cert, *web_key; /* owned; files; "": of the cloud's own authority */
     struct {
         struct vg_strings groups; /* unix groups and users of this machine who are let in */
         struct vg_strings users;
@@ -76,6 +78,8 @@ struct vg_conf {
         uint64_t user_tasks;                     /* unfinished tasks of one user */
         uint64_t env_bytes;    /* of stored environments and pinned files, a user; 0: no limit */
         uint64_t changes_usec; /* how long what tasks changed is kept; 0: for ever */
+        uint64_t web_rate;     /* requests a second of one user or address; 0: no limit */
+        uint64_t web_burst;    /* and so many at once */
         uint64_t history_usec; /* how long ended tasks are kept; 0: for ever */
     } limits;
     struct {

@@ -6,6 +6,7 @@
 
 enum key_type {
     TYPE_ADDRESS,
+    TYPE_WEB, /* an address, or "off" */
     TYPE_STRING,
     TYPE_NAME,
     TYPE_SIZE,

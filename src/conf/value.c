@@ -74,11 +74,14 @@ static int read_string(struct parse *p, const yaml_node_t *node, const struct ke
     if (key->type == TYPE_NAME && !vg_conf_name_valid(s))
         return fail_value(p, node, key, s,
                           "letters, digits, '.', '_' or '-', beginning with a letter or digit");
-    if (key->type == TYPE_ADDRESS) {
+    if (key->type == TYPE_ADDRESS || (key->type == TYPE_WEB && strcmp(s, "off") != 0)) {
         const char *colon = strrchr(s, ':');
         uint64_t port;
         if (!colon || colon == s || vg_parse_u64(colon + 1, &port) < 0 || port > 65535)
-            return fail_value(p, node, key, s, "HOST:PORT, like 127.0.0.1:7480 or [::]:7480");
+            return fail_value(p, node, key, s,
+                              key->type == TYPE_WEB
+                                  ? "HOST:PORT, like 0.0.0.0:7443, or off"
+                                  : "HOST:PORT, like 127.0.0.1:7480 or [::]:7480");
     }
     return put_string(p, place, s);
 }
@@ -269,6 +272,7 @@ static int read_scalar(struct parse *p, const yaml_node_t *node, const struct ke
         return r;
     switch (key->type) {
     case TYPE_ADDRESS:
+    case TYPE_WEB:
     case TYPE_STRING:
     case TYPE_NAME:
         return read_string(p, node, key, s, place);

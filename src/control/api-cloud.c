@@ -11,6 +11,7 @@
 #include "control/place.h"
 #include "control/sessions.h"
 #include "control/users.h"
+#include "control/webport.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -261,6 +262,7 @@ void vg_api_status(struct vg_call *call) {
     m.cloud = c->cloud;
     m.version = (char *)VG_VERSION;
     m.address = c->address;
+    m.url = (char *)vg_webport_url(c);
     m.home = c->home.dir;
     m.has_pid = m.has_up_usec = m.has_nodes = m.has_nodes_ready = m.has_running = m.has_queued =
         m.has_rss_bytes = m.has_ca_fingerprint = m.has_wire_msgs = 1;

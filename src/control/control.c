@@ -21,6 +21,7 @@
 #include "control/schedule.h"
 #include "control/series.h"
 #include "control/users.h"
+#include "control/webport.h"
 #include "model/session.h"
 
 #include <malloc.h>
@@ -154,6 +155,7 @@ static void on_housekeeping(uv_timer_t *t) {
     prune(c);
     if (vg_authority_renew(&c->ca, &c->home, vg_wall_usec(), &err) < 0)
         vg_error("cannot renew the server's certificate: %s", err.msg);
+    vg_webport_renew(c);
 }
 
 static void on_signal(uv_signal_t *h, int signum) {
@@ -236,6 +238,8 @@ int vg_control_start(struct vg_control *c, uv_loop_t *loop, const struct vg_cont
         r = vg_metrics_start(c, err);
     if (r >= 0)
         r = vg_listen_start(c, opts->listen, err);
+    if (r >= 0)
+        r = vg_webport_start(c, opts->web, err);
     if (r < 0) {
         vg_control_stop(c, NULL);
         uv_run(loop, UV_RUN_DEFAULT);
@@ -269,6 +273,7 @@ void vg_control_stop(struct vg_control *c, const char *why) {
         vg_info("stopping: %s", why);
     vg_listen_stop(c);
     vg_metrics_stop(c);
+    vg_webport_stop(c);
     vg_replay_stop_all(c);
     vg_timer_stop(&c->wake);
     if (c->store) {

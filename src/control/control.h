@@ -61,6 +61,7 @@ struct vg_control {
     size_t series_room; /* bytes that series may still take (series.h) */
     struct vg_counts counts;
     struct vg_metrics *metrics;       /* owned; NULL: nobody is to look from outside */
+    struct vg_webport *webport;       /* owned; NULL: no dashboard and no REST */
     struct vg_listener *listeners[3]; /* home socket, system socket, TLS */
     uv_async_t store_wake;
     uv_timer_t housekeeping;
@@ -86,6 +87,7 @@ struct vg_control {
 
 struct vg_control_opts {
     const char *home, *listen, *config; /* NULL: default */
+    const char *web;                    /* unless the configuration says; NULL: nowhere */
 };
 
 /* Everything up to the first turn of the loop. On failure nothing is left behind. */

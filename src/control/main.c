@@ -12,21 +12,26 @@
 #include <sys/stat.h>
 
 static const char usage[] =
-    "usage: virgad [--home DIR] [--listen HOST:PORT] [--config FILE]\n"
+    "usage: virgad [--home DIR] [--listen HOST:PORT] [--web HOST:PORT] [--config FILE]\n"
     "\n"
     "The control plane of a Virga cloud, in the foreground. 'virga up' starts it together with a\n"
     "node on this machine.\n"
     "\n"
     "  --home DIR          where the cloud's state lies (default $VIRGA_HOME, else ~/.virga)\n"
     "  --listen HOST:PORT  the TLS port for other machines (default as in the configuration)\n"
+    "  --web HOST:PORT     the dashboard and REST, when the configuration does not say (default\n"
+    "                      none)\n"
     "  --config FILE       the configuration (default DIR/config.yaml, which may be missing)\n"
     "  --version           print the version and leave\n"
     "  --help              print this and leave\n";
 
-static const struct option options[] = {
-    {"home", required_argument, NULL, 'H'},   {"listen", required_argument, NULL, 'l'},
-    {"config", required_argument, NULL, 'c'}, {"version", no_argument, NULL, 'V'},
-    {"help", no_argument, NULL, 'h'},         {0}};
+static const struct option options[] = {{"home", required_argument, NULL, 'H'},
+                                        {"listen", required_argument, NULL, 'l'},
+                                        {"web", required_argument, NULL, 'w'},
+                                        {"config", required_argument, NULL, 'c'},
+                                        {"version", no_argument, NULL, 'V'},
+                                        {"help", no_argument, NULL, 'h'},
+                                        {0}};
 
 /* -1: run; else the exit status. */
 static int parse(int argc, char **argv, struct vg_control_opts *ret) {
@@ -37,6 +42,9 @@ static int parse(int argc, char **argv, struct vg_control_opts *ret) {
             break;
         case 'l':
             ret->listen = optarg;
+            break;
+        case 'w':
+            ret->web = optarg;
             break;
         case 'c':
             ret->config = optarg;

@@ -24,24 +24,29 @@ static int read_again(struct vg_control *c, struct vg_conf *ret, struct vg_err *
 /* What connections and leases were set up with stays until the next start. */
 static void keep_fixed(struct vg_conf *now, struct vg_conf *next, char *out, size_t n) {
     static const char *const names[] = {"listen", "advertise", "metrics",
+                                        "web",    "web_cert",  "web_key",
                                         "lease",  "heartbeat", "node_certificate"};
-    bool differs[] = {
-        strcmp(now->listen, next->listen) != 0,      strcmp(now->advertise, next->advertise) != 0,
-        strcmp(now->metrics, next->metrics) != 0,    now->lease_usec != next->lease_usec,
-        now->heartbeat_usec != next->heartbeat_usec, now->node_cert_usec != next->node_cert_usec};
+    struct {
+        char **now, **next;
+    } texts[] = {{&now->listen, &next->listen},     {&now->advertise, &next->advertise},
+                 {&now->metrics, &next->metrics},   {&now->web, &next->web},
+                 {&now->web_cert, &next->web_cert}, {&now->web_key, &next->web_key}};
+    bool differs[VG_COUNT(names)] = {[VG_COUNT(texts)] = now->lease_usec != next->lease_usec,
+                                     now->heartbeat_usec != next->heartbeat_usec,
+                                     now->node_cert_usec != next->node_cert_usec};
+    for (size_t i = 0; i < VG_COUNT(texts); i++)
+        differs[i] = strcmp(*texts[i].now, *texts[i].next) != 0;
     size_t used = 0;
     out[0] = '\0';
     for (size_t i = 0; i < VG_COUNT(names); i++)
         if (differs[i] && used < n)
             used += (size_t)snprintf(out + used, n - used, "%s%s",
                                      used ? ", " : "; taken at the next start: ", names[i]);
-    char *listen = next->listen, *advertise = next->advertise, *metrics = next->metrics;
-    next->listen = now->listen;
-    next->advertise = now->advertise;
-    next->metrics = now->metrics;
-    now->listen = listen;
-    now->advertise = advertise;
-    now->metrics = metrics;
+    for (size_t i = 0; i < VG_COUNT(texts); i++) {
+        char *taken = *texts[i].next;
+        *texts[i].next = *texts[i].now;
+        *texts[i].now = taken;
+    }
     next->lease_usec = now->lease_usec;
     next->heartbeat_usec = now->heartbeat_usec;
     next->node_cert_usec = now->node_cert_usec;

@@ -197,6 +197,13 @@ static EVP_PKEY *csr_key(const uint8_t *der, size_t len) {
 int vg_ca_sign(const char *ca_cert_pem, const char *ca_key_pem, const uint8_t *csr_der,
                size_t csr_len, const char *cn, uint64_t ttl_usec, char **ret_cert_pem,
                struct vg_err *err) {
+    return vg_ca_sign_names(ca_cert_pem, ca_key_pem, csr_der, csr_len, cn, NULL, ttl_usec,
+                            ret_cert_pem, err);
+}
+
+int vg_ca_sign_names(const char *ca_cert_pem, const char *ca_key_pem, const uint8_t *csr_der,
+                     size_t csr_len, const char *cn, const char *names, uint64_t ttl_usec,
+                     char **ret_cert_pem, struct vg_err *err) {
     auto_of(X509) *ca = parse_cert(ca_cert_pem);
     auto_of(EVP_PKEY) *ca_key = parse_key(ca_key_pem);
     if (!ca || !ca_key || X509_check_private_key(ca, ca_key) != 1)
@@ -208,6 +215,7 @@ int vg_ca_sign(const char *ca_cert_pem, const char *ca_key_pem, const uint8_t *c
     if (!cert || add_ext(cert, ca, NID_basic_constraints, "critical,CA:FALSE") < 0 ||
         add_ext(cert, ca, NID_key_usage, "critical,digitalSignature") < 0 ||
         add_ext(cert, ca, NID_ext_key_usage, "serverAuth,clientAuth") < 0 ||
+        (names && add_ext(cert, ca, NID_subject_alt_name, names) < 0) ||
         X509_sign(cert, ca_key, EVP_sha256()) == 0)
         return ca_error(err, "cannot sign the certificate");
     char *pem = cert_pem(cert);
@@ -215,6 +223,12 @@ int vg_ca_sign(const char *ca_cert_pem, const char *ca_key_pem, const uint8_t *c
         return vg_err_sys(err, -ENOMEM, "cannot sign the certificate");
     *ret_cert_pem = pem;
     return 0;
+}
+
+bool vg_cert_has_name(const char *pem, const char *name) {
+    auto_of(X509) *cert = parse_cert(pem);
+    return cert && (X509_check_ip_asc(cert, name, 0) == 1 ||
+                    X509_check_host(cert, name, 0, X509_CHECK_FLAG_NEVER_CHECK_SUBJECT, NULL) == 1);
 }
 
 int vg_cert_expires(const char *pem, uint64_t *ret_wall_usec, struct vg_err *err) {

@@ -163,6 +163,48 @@ int vg_tls_server_new(const char *cert_pem, const char *key_pem, const char *ca_
     return 0;
 }
 
+/* The certificates behind the first one. */
+static int use_chain(SSL_CTX *ctx, const char *chain_pem, struct vg_err *err) {
+    BIO *bio = pem_bio(chain_pem);
+    X509 *cert = bio ? PEM_read_bio_X509(bio, NULL, NULL, NULL) : NULL;
+    bool ok = cert != NULL;
+    while (ok && (X509_free(cert), cert = PEM_read_bio_X509(bio, NULL, NULL, NULL)))
+        ok = SSL_CTX_add1_chain_cert(ctx, cert) == 1;
+    X509_free(ok ? NULL : cert);
+    BIO_free(bio);
+    ERR_clear_error(); /* the end of the text is one, too */
+    return ok ? 0 : ssl_error(err, "cannot use the certificate's chain");
+}
+
+static int pick_http(SSL *ssl, const unsigned char **out, unsigned char *out_len,
+                     const unsigned char *in, unsigned in_len, void *arg) {
+    static const unsigned char ours[] = "\x08http/1.1";
+    (void)ssl, (void)arg;
+    return SSL_select_next_proto((unsigned char **)out, out_len, ours, sizeof(ours) - 1, in,
+                                 in_len) == OPENSSL_NPN_NEGOTIATED
+               ? SSL_TLSEXT_ERR_OK
+               : SSL_TLSEXT_ERR_NOACK;
+}
+
+int vg_tls_web_new(const char *chain_pem, const char *key_pem, struct vg_tls **ret,
+                   struct vg_err *err) {
+    struct vg_tls *t = NULL;
+    int r = new_context(TLS_server_method(), &t, err);
+    if (r < 0)
+        return r;
+    r = use_certificate(t->ctx, chain_pem, key_pem, err);
+    if (r == 0)
+        r = use_chain(t->ctx, chain_pem, err);
+    if (r < 0) {
+        vg_tls_unref(t);
+        return r;
+    }
+    SSL_CTX_set_alpn_select_cb(t->ctx, pick_http, NULL);
+    SSL_CTX_set_session_cache_mode(t->ctx, SSL_SESS_CACHE_OFF); /* tickets carry the sessions */
+    *ret = t;
+    return 0;
+}
+
 /* ------------------------------------------------------------------ client: the pinned CA */
 
 static X509 *find_pinned(const struct vg_tls *t, STACK_OF(X509) * chain, char seen[33]) {

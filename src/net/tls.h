@@ -3,6 +3,7 @@
    before the first call here. */
 #include "base/err.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -14,6 +15,10 @@ struct vg_tls; /* a context: shared by connections, reference counted */
    verified against ca when offered, not required. PEM strings. */
 int vg_tls_server_new(const char *cert_pem, const char *key_pem, const char *ca_pem,
                       struct vg_tls **ret, struct vg_err *err);
+/* A port for browsers: asks nobody for a certificate, speaks HTTP/1.1 only. The chain may hold
+   several certificates, its own first. */
+int vg_tls_web_new(const char *chain_pem, const char *key_pem, struct vg_tls **ret,
+                   struct vg_err *err);
 /* A client that accepts exactly the CA with this fingerprint; the server sends the CA in its chain.
    cert/key may be NULL. ticket_file (may be NULL) keeps session tickets for resumption. */
 int vg_tls_client_new(const uint8_t ca_fingerprint[VG_FINGERPRINT], const char *cert_pem,
@@ -33,6 +38,11 @@ int vg_csr_create(const char *key_pem, const char *cn, uint8_t **ret_der, size_t
 int vg_ca_sign(const char *ca_cert_pem, const char *ca_key_pem, const uint8_t *csr_der,
                size_t csr_len, const char *cn, uint64_t ttl_usec, char **ret_cert_pem,
                struct vg_err *err);
+/* The same with names for browsers: "DNS:localhost,IP:127.0.0.1", which the caller has checked. */
+int vg_ca_sign_names(const char *ca_cert_pem, const char *ca_key_pem, const uint8_t *csr_der,
+                     size_t csr_len, const char *cn, const char *names, uint64_t ttl_usec,
+                     char **ret_cert_pem, struct vg_err *err);
+bool vg_cert_has_name(const char *cert_pem, const char *name); /* a host's, or an address */
 int vg_cert_expires(const char *cert_pem, uint64_t *ret_wall_usec, struct vg_err *err);
 
 /* Tokens: "<prefix>_<id>_<secret>_<ca fingerprint, first 32 hex digits>"; prefix vgt or vgj. */
