@@ -231,7 +231,7 @@ static int fill(struct run *r, char **argv, int argc, struct vg_err *err) {
         r->read_stdin = true;
     }
     r->req.has_task_id = true;
-    r->req.task_id = r->task_id = vg_id_new();
+    r->req.task_id = r->task_id;
     r->req.spec = s;
     r->req.has_wait_durable = true;
     r->req.wait_durable = s->detached;
@@ -258,11 +258,22 @@ static bool without_files(struct run *r) {
     return true;
 }
 
-static int print_id(struct run *r) {
+static int print_id(struct run *r, int fd) {
     char line[VG_ID_LEN + 2];
     vg_id_format(r->task_id, line);
     line[VG_ID_LEN] = '\n';
-    return vg_write_full(STDOUT_FILENO, line, VG_ID_LEN + 1);
+    return vg_write_full(fd, line, VG_ID_LEN + 1);
+}
+
+/* For programs that run vrun and want to speak of its task. The name is as it was typed here, so
+   the file is opened before -C is followed. */
+static int tell_id(struct run *r, struct vg_err *err) {
+    if (!set.id_file)
+        return 0;
+    vg_auto_fd int fd = open(set.id_file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0 || print_id(r, fd) < 0)
+        return vg_err_sys(err, errno, "cannot write the task's id to '%s'", set.id_file);
+    return 0;
 }
 
 /* Our own sockets must not become standard input: fill what the caller left closed. */
@@ -340,7 +351,8 @@ int vg_run_main(int argc, char **argv, bool batch) {
         return fail(r, &err);
     if (stored)
         r->follow = false;
-    if (fill(r, argv + command, argc - command, &err) < 0)
+    r->task_id = vg_id_new();
+    if (tell_id(r, &err) < 0 || fill(r, argv + command, argc - command, &err) < 0)
         return fail(r, &err);
     /* A cloud that is another machine finds this one's files there. */
     if (saved && !r->dry_run && run_environment(r, &set, &err) < 0)
@@ -358,7 +370,7 @@ int vg_run_main(int argc, char **argv, bool batch) {
         return run_follow_stored(r);
     if (r->follow && r->pinned && !r->quiet)
         run_say_kept(r);
-    if (r->detach && !r->follow && !r->dry_run && status == 0 && print_id(r) < 0)
+    if (r->detach && !r->follow && !r->dry_run && status == 0 && print_id(r, STDOUT_FILENO) < 0)
         return 1;
     return status;
 }

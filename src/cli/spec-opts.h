@@ -21,6 +21,7 @@ struct vg_spec_opts {
     bool strict, sync, node_files, snapshot, live;
     int tty; /* 0 auto, 1 yes, 2 no */
     const char *dir;
+    const char *id_file; /* borrowed from argv */
     const char *ports[VG_PORTS_MAX];
     size_t n_ports;
     const char *writable[VG_SPEC_PATHS], *allow[VG_SPEC_PATHS];
