@@ -71,6 +71,7 @@ struct vg_conf {
     struct {
         struct vg_strings groups; /* unix groups and users of this machine who are let in */
         struct vg_strings users;
+        uint64_t token_max_usec; /* the longest life of a token; 0: for ever */
     } access;
     struct {
         uint64_t log_head_bytes, log_tail_bytes; /* output kept of each attempt */

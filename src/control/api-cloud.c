@@ -234,7 +234,7 @@ void vg_api_session_end(struct vg_call *call) {
         strchr(name, '/') ? vg_strdup(name) : vg_fmt("%s/%s", call->user->name, name);
     struct vg_session *s = key ? vg_map_get(&c->sessions, key) : NULL;
     struct vg_user *owner = s ? vg_tenants_user(&c->tenants, s->user) : NULL;
-    if (!s || !vg_user_may_end(call->user, s->user, owner ? owner->team->name : "")) {
+    if (!s || !vg_users_may_end(call->user, s->user, owner ? owner->team->name : "")) {
         vg_peer_error(call->peer, call->req, VG_NOT_FOUND,
                       "there is no session '%.64s' of yours: 'virga session list' shows them",
                       name);

@@ -10,6 +10,7 @@
 #include "control/place.h"
 #include "control/policy.h"
 #include "control/share.h"
+#include "control/users.h"
 #include "model/pool.h"
 
 #include <stdio.h>
@@ -19,7 +20,7 @@
 
 static int check_task(const struct vg_call *call, const struct vg_task *t, struct vg_err *err) {
     unsigned long long id = t->id;
-    if (!vg_user_may_end(call->user, t->user, t->team))
+    if (!vg_users_may_end(call->user, t->user, t->team))
         return vg_err_set(err, VG_FORBIDDEN,
                           "task %016llx belongs to '%s': only its owner may change its share", id,
                           t->user);

@@ -255,7 +255,7 @@ static int signal_job(struct vg_call *call, struct vg_job *j, struct vg_err *err
     const Vg__Pb__TaskSignal *m = call->env->task_signal;
     struct vg_task *t = j->task;
     char why[160];
-    if (!vg_user_may_end(call->user, t->user, t->team))
+    if (!vg_users_may_end(call->user, t->user, t->team))
         return vg_err_set(err, VG_FORBIDDEN,
                           "task %016llx belongs to '%s': only its owner may end it",
                           (unsigned long long)t->id, t->user);

@@ -65,6 +65,7 @@ int vg_key_add(struct vg_control *c, const struct vg_token_row *row) {
     k->created_usec = row->created_usec;
     k->expires_usec = row->expires_usec;
     k->used_usec = row->used_usec;
+    k->scope = row->scope ? row->scope : VG_SCOPE_ALL;
     if (!k->user || !k->name || vg_map_put(&c->keys, k->id, k) < 0) {
         key_free(k);
         return -ENOMEM;

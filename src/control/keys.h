@@ -7,6 +7,7 @@ struct vg_apikey {
     char *user, *name; /* owned */
     uint8_t hash[32];
     uint64_t created_usec, expires_usec, used_usec;
+    unsigned scope; /* enum vg_scope */
 };
 
 /* The token's entry, which is the map's. UNAUTHENTICATED with a sentence: malformed, of another
@@ -16,6 +17,9 @@ int vg_key_check(struct vg_control *c, const char *text, const struct vg_apikey 
 /* The same of one that was good once: connections outlive tokens. */
 int vg_key_still_good(struct vg_control *c, const char *id, struct vg_err *err);
 int vg_key_add(struct vg_control *c, const struct vg_token_row *row); /* into memory only */
+/* A new one, in memory and on its way to the store; the caller wipes *ret. -ENOMEM, -ENOBUFS. */
+int vg_key_make(struct vg_control *c, const char *user, const char *name, unsigned scope,
+                uint64_t ttl_usec, vg_store_cb *cb, void *arg, struct vg_token *ret);
 void vg_key_remove(struct vg_control *c, const char *id);
 void vg_keys_remove_user(struct vg_control *c, const char *user);
 void vg_keys_done(struct vg_control *c);

@@ -14,6 +14,7 @@
 #include "control/gang.h"
 #include "control/keys.h"
 #include "control/nodes.h"
+#include "control/users.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -29,17 +30,18 @@ struct route {
     enum need need;
     unsigned act; /* enum vg_act that the user's role must allow; 0: any user */
     void (*handle)(struct vg_call *call);
+    unsigned scope; /* enum vg_scope that a token must have; 0: as the act says */
 };
 
 #define B(name) VG__PB__ENVELOPE__BODY_##name
 static const struct route routes[] = {
     [B(RUN)] = {NEED_USER, VG_ACT_RUN, vg_api_run},
-    [B(ATTACH)] = {NEED_USER, 0, vg_api_attach},
+    [B(ATTACH)] = {NEED_USER, 0, vg_api_attach, VG_SCOPE_RUN},
     [B(TASK_LIST)] = {NEED_USER, 0, vg_api_task_list},
     [B(TASK_GET)] = {NEED_USER, 0, vg_api_task_get},
     [B(TASK_WAIT)] = {NEED_USER, 0, vg_api_task_wait},
     [B(TASK_WATCH)] = {NEED_USER, 0, vg_api_task_watch},
-    [B(TASK_SIGNAL)] = {NEED_USER, 0, vg_api_task_signal},
+    [B(TASK_SIGNAL)] = {NEED_USER, 0, vg_api_task_signal, VG_SCOPE_RUN},
     [B(TASK_LOGS)] = {NEED_USER, 0, vg_api_task_logs},
     [B(FORWARD)] = {NEED_USER, VG_ACT_RUN, vg_api_forward},
     [B(MIRROR_OFFER)] = {NEED_USER, VG_ACT_RUN, vg_api_mirror_offer},
@@ -56,8 +58,8 @@ static const struct route routes[] = {
     [B(TEAM_ADD)] = {NEED_USER, VG_ACT_MANAGE_USERS, vg_api_team_add},
     [B(TEAM_LIST)] = {NEED_USER, 0, vg_api_team_list},
     [B(TOKEN_CREATE)] = {NEED_USER, 0, vg_api_token_create},
-    [B(TOKEN_LIST)] = {NEED_USER, 0, vg_api_token_list},
-    [B(TOKEN_REVOKE)] = {NEED_USER, 0, vg_api_token_revoke},
+    [B(TOKEN_LIST)] = {NEED_USER, 0, vg_api_token_list, VG_SCOPE_ADMIN},
+    [B(TOKEN_REVOKE)] = {NEED_USER, 0, vg_api_token_revoke, VG_SCOPE_ADMIN},
     [B(SESSION_LIST)] = {NEED_USER, 0, vg_api_session_list},
     [B(SESSION_END)] = {NEED_USER, VG_ACT_RUN, vg_api_session_end},
     [B(SCHEDULE_LIST)] = {NEED_USER, 0, vg_api_schedule_list},
@@ -69,6 +71,13 @@ static const struct route routes[] = {
     [B(SHARE_SET)] = {NEED_USER, VG_ACT_RUN, vg_api_share_set},
     [B(SERIES)] = {NEED_USER, 0, vg_api_series},
     [B(CONFIG_RELOAD)] = {NEED_USER, VG_ACT_MANAGE_NODES, vg_api_config_reload},
+    [B(ME)] = {NEED_USER, 0, vg_api_me},
+    [B(ORG_SET)] = {NEED_USER, VG_ACT_MANAGE_USERS, vg_api_org_set},
+    [B(ORG_REMOVE)] = {NEED_USER, VG_ACT_MANAGE_USERS, vg_api_org_remove},
+    [B(ORG_LIST)] = {NEED_USER, 0, vg_api_org_list},
+    [B(TEAM_SET)] = {NEED_USER, VG_ACT_MANAGE_USERS, vg_api_team_set},
+    [B(TEAM_REMOVE)] = {NEED_USER, VG_ACT_MANAGE_USERS, vg_api_team_remove},
+    [B(USER_SET)] = {NEED_USER, 0, vg_api_user_set, VG_SCOPE_ADMIN},
     [B(AGENT_HELLO)] = {NEED_NONE, 0, vg_agent_on_hello},
     [B(HEARTBEAT)] = {NEED_AGENT, 0, vg_agent_on_heartbeat},
     [B(TASK_STARTED)] = {NEED_AGENT, 0, vg_agent_on_started},
@@ -150,7 +159,10 @@ struct vg_user *vg_peer_user(struct vg_peer *p, struct vg_err *err) {
         vg_err_set(err, VG_UNAUTHENTICATED,
                    "user '%s' was removed from this cloud, with all tokens: ask its administrator",
                    p->who.user);
-    else if (p->who.key[0] && vg_key_still_good(p->ctl, p->who.key, err) < 0)
+    else if (u->disabled) {
+        vg_users_say_disabled(u, err);
+        u = NULL;
+    } else if (p->who.key[0] && vg_key_still_good(p->ctl, p->who.key, err) < 0)
         u = NULL;
     return u;
 }
@@ -192,11 +204,28 @@ static void on_hello(struct vg_peer *p, uint32_t req, const Vg__Pb__Hello *h) {
     vg_peer_send(p, req, false, &env);
 }
 
-/* What a client inside a task may not do, whoever its owner is: its code may be a stranger's, and
-   its node may be kept worse than the control plane. */
-static bool needs_a_person(const struct route *r, int body_case) {
-    return (r->act && r->act != VG_ACT_RUN) || body_case == B(TOKEN_CREATE) ||
-           body_case == B(TOKEN_LIST) || body_case == B(TOKEN_REVOKE);
+/* What a token must have for it. Whoever may do anything with a token may look. */
+static unsigned scope_of(const struct route *r) {
+    if (r->scope)
+        return r->scope;
+    return !r->act ? VG_SCOPE_READ : r->act == VG_ACT_RUN ? VG_SCOPE_RUN : VG_SCOPE_ADMIN;
+}
+
+static bool in_scope(const struct vg_who *who, unsigned need) {
+    return need == VG_SCOPE_READ || (who->scope & need) != 0;
+}
+
+bool vg_peer_may(const struct vg_peer *p, enum vg_act act) {
+    const unsigned runs = VG_ACT_RUN | VG_ACT_END_TEAM | VG_ACT_END_ALL;
+    const unsigned looks = VG_ACT_SEE_TEAM | VG_ACT_SEE_ALL;
+    return in_scope(&p->who, act & looks  ? VG_SCOPE_READ
+                             : act & runs ? VG_SCOPE_RUN
+                                          : VG_SCOPE_ADMIN);
+}
+
+static const char *scope_word(unsigned bit) {
+    const char *name = vg_scope_name((unsigned)__builtin_ctz(bit));
+    return name ? name : "?";
 }
 
 /* Whether the peer may make this call; fills in the principal. */
@@ -225,7 +254,10 @@ static bool admit(struct vg_peer *p, const struct route *r, struct vg_call *call
         vg_peer_fail(p, call->req, &err);
         return false;
     }
-    if (p->who.parent && needs_a_person(r, call->env->body_case)) {
+    /* Inside a task the code may be a stranger's, and the node may be kept worse than the control
+       plane: whoever the owner is, it runs and looks and does nothing else. */
+    unsigned need = scope_of(r);
+    if (!in_scope(&p->who, need) && p->who.parent) {
         vg_peer_error(p, call->req, VG_FORBIDDEN,
                       "a program inside a task may not do this: run it outside");
         return false;
@@ -236,6 +268,14 @@ static bool admit(struct vg_peer *p, const struct route *r, struct vg_call *call
                       call->user->name, vg_role_name(call->user->role));
         return false;
     }
+    if (!in_scope(&p->who, need)) {
+        vg_peer_error(p, call->req, VG_FORBIDDEN,
+                      "the token %s was not made for this: 'virga token create --scope %s' makes "
+                      "one that is",
+                      p->who.key, scope_word(need));
+        return false;
+    }
+    call->user->seen_usec = vg_wall_usec();
     return true;
 }
 
@@ -380,6 +420,7 @@ void vg_peer_accept_unix(int fd, void *ctl) {
 void vg_peer_accept_tls(int fd, void *ctl) {
     struct vg_control *c = ctl;
     struct vg_who who = {0};
+    vg_who_from_address(fd, &who);
     peer_new(c, fd, c->ca.tls, &who, false, 0);
 }
 
@@ -394,6 +435,20 @@ void vg_peers_tick(struct vg_control *c) {
         struct vg_peer *p = s->value;
         if (p->conn && p->kind == VG_PEER_NEW && now - p->since_usec > VG_PEER_SILENT_USEC)
             vg_conn_abort(p->conn, VG_TIMEOUT, "the peer does not say who it is");
+    }
+}
+
+void vg_peers_cut(struct vg_control *c, const char *user, const char *key,
+                  const struct vg_peer *but) {
+    vg_map_for_each (s, &c->peers) {
+        struct vg_peer *p = s->value;
+        struct vg_err err = VG_ERR_INIT;
+        if (!p->conn || p == but || p->kind != VG_PEER_CLIENT ||
+            strcmp(p->who.user, user) != 0 || (key && strcmp(p->who.key, key) != 0) ||
+            vg_peer_user(p, &err))
+            continue;
+        vg_peer_fail(p, 0, &err);
+        vg_conn_close(p->conn);
     }
 }
 

@@ -73,6 +73,12 @@ size_t vg_peer_queued(const struct vg_peer *p);
 void vg_peer_cut(struct vg_peer *p, enum vg_reason reason, const char *why);
 /* Ends connections that have not said who they are for too long. */
 void vg_peers_tick(struct vg_control *c);
+/* Whether what the peer came with lets it do that, whoever it is. */
+bool vg_peer_may(const struct vg_peer *p, enum vg_act act);
+/* Ends the connections of a user (with that token, unless NULL) who has no right to them any more,
+   each with a sentence. `but`: one that still waits for an answer; may be NULL. */
+void vg_peers_cut(struct vg_control *c, const char *user, const char *key,
+                  const struct vg_peer *but);
 struct vg_peer *vg_peer_find(struct vg_control *c, uint64_t serial); /* NULL: gone */
 
 /* Answers. `env`'s req and more are set here. */

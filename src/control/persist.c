@@ -308,6 +308,12 @@ static int load_node(void *arg, const struct vg_node_row *row) {
     return 0;
 }
 
+static int load_org(void *arg, const struct vg_org_row *row) {
+    struct vg_control *c = arg;
+    struct vg_err err = VG_ERR_INIT;
+    return vg_tenants_add_org(&c->tenants, row->name, row->created_usec, &err);
+}
+
 static int load_team(void *arg, const struct vg_team_row *row) {
     struct vg_control *c = arg;
     struct vg_err err = VG_ERR_INIT;
@@ -318,14 +324,22 @@ static int load_user(void *arg, const struct vg_user_row *row) {
     struct vg_control *c = arg;
     struct vg_err err = VG_ERR_INIT;
     enum vg_role role = VG_ROLE_MEMBER;
+    struct vg_user *u = NULL;
     vg_role_parse(row->role, &role);
     int r = vg_tenants_add_user(&c->tenants, row->name, row->team, role, row->uid, row->gid,
-                                row->slot, row->created_usec, NULL, &err);
+                                row->slot, row->created_usec, &u, &err);
     if (r < 0 && r != -ENOMEM) {
         vg_error("user '%s' in the store is left out: %s", row->name, err.msg);
-        r = 0;
+        return 0;
     }
-    return r;
+    if (r < 0)
+        return r;
+    u->service = row->service;
+    u->disabled = row->disabled;
+    r = vg_user_set_text(&u->email, row->email);
+    if (r >= 0)
+        r = vg_user_set_text(&u->full_name, row->full_name);
+    return r < 0 ? r : vg_user_set_text(&u->subject, row->subject);
 }
 
 /* A user's id range names what nodes keep of him. Whoever comes after him must never get it. */
@@ -381,7 +395,9 @@ static void rejoin_sessions(struct vg_control *c) {
 }
 
 int vg_persist_load(struct vg_control *c, struct vg_err *err) {
-    int r = vg_store_load_teams(c->store, load_team, c);
+    int r = vg_store_load_orgs(c->store, load_org, c);
+    if (r >= 0)
+        r = vg_store_load_teams(c->store, load_team, c);
     if (r >= 0)
         r = vg_store_load_users(c->store, load_user, c);
     if (r >= 0)

@@ -105,6 +105,18 @@ uint64_t vg_policy_tenant(struct vg_control *c, struct vg_policy *p, const char 
     return l ? l->tenant : make_leaf(c, p, team, user, key);
 }
 
+void vg_policy_forget_team(struct vg_policy *p, const char *team) {
+    size_t n = strlen(team);
+    vg_map_for_each (s, &p->leaves) {
+        struct vg_leaf *l = s->value;
+        if (strncmp(l->key, team, n) != 0 || l->key[n] != '/')
+            continue;
+        vg_map_del(&p->leaves, l->key);
+        free(l->key);
+        free(l);
+    }
+}
+
 const char *vg_policy_name(const struct vg_control *c, uint64_t tenant) {
     const struct vg_tenant_name *t = vg_map_get_u64(&c->policy.names, tenant);
     return t ? t->path : "";

@@ -37,6 +37,9 @@ uint64_t vg_policy_tenant(struct vg_control *c, struct vg_policy *p, const char 
                           const char *user);
 /* A team's queue, or the team itself where it has its own. 0: no memory. */
 uint64_t vg_policy_team(struct vg_control *c, struct vg_policy *p, const char *team);
+/* The team stands somewhere else in the tree, or nowhere: what its users are is found anew. It must
+   have no tasks there. */
+void vg_policy_forget_team(struct vg_policy *p, const char *team);
 /* "research/vision/ann"; "" when unknown. Borrowed. */
 const char *vg_policy_name(const struct vg_control *c, uint64_t tenant);
 /* The queue ("research/vision") of a team, for records. Into `out`, which it returns. */

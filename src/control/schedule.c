@@ -361,7 +361,7 @@ void vg_api_schedule_remove(struct vg_call *call) {
     struct vg_schedule *s = ref && *ref ? find(call, ref, &err) : NULL;
     if (!ref || !*ref)
         vg_err_set(&err, VG_INVALID, "say which schedule: its id or name");
-    if (s && !vg_user_may_end(call->user, s->user, s->team)) {
+    if (s && !vg_users_may_end(call->user, s->user, s->team)) {
         vg_err_set(&err, VG_FORBIDDEN, "the schedule belongs to '%s': only its owner may remove it",
                    s->user);
         s = NULL;

@@ -12,6 +12,7 @@
 #include "control/users.h"
 
 #include <grp.h>
+#include <netdb.h>
 #include <pwd.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,7 +29,7 @@ int vg_who_from_socket(int fd, struct vg_who *ret) {
     socklen_t n = sizeof cred;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &n) < 0)
         return -errno;
-    *ret = (struct vg_who){.local = true, .uid = cred.uid, .gid = cred.gid};
+    *ret = (struct vg_who){.local = true, .uid = cred.uid, .gid = cred.gid, .from = "local"};
     uint32_t groups[VG_WHO_GROUPS_MAX];
     n = sizeof groups;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups, &n) < 0 || n == 0)
@@ -38,6 +39,15 @@ int vg_who_from_socket(int fd, struct vg_who *ret) {
         return -ENOMEM;
     ret->n_groups = n / sizeof groups[0];
     return 0;
+}
+
+void vg_who_from_address(int fd, struct vg_who *ret) {
+    struct sockaddr_storage a;
+    socklen_t n = sizeof a;
+    if (getpeername(fd, (struct sockaddr *)&a, &n) < 0 ||
+        getnameinfo((struct sockaddr *)&a, n, ret->from, sizeof ret->from, NULL, 0,
+                    NI_NUMERICHOST) != 0)
+        snprintf(ret->from, sizeof ret->from, "unknown");
 }
 
 void vg_who_done(struct vg_who *w) {
@@ -156,8 +166,11 @@ static int settle_local(struct vg_control *c, struct vg_who *w, struct vg_err *e
     if (entry == VG_ENTRY_NO)
         return refuse_local(a, err);
     w->admin = entry == VG_ENTRY_ADMIN;
+    w->scope = VG_SCOPE_ALL;
     struct vg_user *u = NULL;
     int r = vg_users_for_account(c, a, w->admin, &u, err);
+    if (r >= 0 && u->disabled)
+        r = vg_users_say_disabled(u, err);
     if (r >= 0)
         set_user(w, u->name);
     return r;
@@ -176,7 +189,9 @@ static int settle_nested(struct vg_control *c, struct vg_peer *p, const char *to
                           "the task's token is valid only inside its task while that runs");
     const Vg__Pb__Identity *id = j->task->who;
     vg_who_done(&p->who);
-    p->who = (struct vg_who){.parent = task, .uid = 65534, .gid = 65534};
+    p->who = (struct vg_who){
+        .parent = task, .uid = 65534, .gid = 65534, .scope = VG_SCOPE_READ | VG_SCOPE_RUN};
+    snprintf(p->who.from, sizeof p->who.from, "task %016llx", (unsigned long long)task);
     set_user(&p->who, j->task->user);
     if (!id)
         return 0;
@@ -200,7 +215,10 @@ static int settle_token(struct vg_control *c, struct vg_peer *p, const char *tok
     struct vg_user *u = vg_tenants_user(&c->tenants, user);
     if (!u)
         return vg_err_set(err, VG_UNAUTHENTICATED, "the token's user '%s' is gone", user);
+    if (u->disabled)
+        return vg_users_say_disabled(u, err);
     set_user(&p->who, user);
+    p->who.scope = key->scope;
     snprintf(p->who.key, sizeof p->who.key, "%s", key->id);
     if (!p->unix_socket) {
         p->who.uid = u->uid >= 0 ? (uid_t)u->uid : 65534;

@@ -24,6 +24,8 @@ struct vg_who {
     size_t n_groups;
     uint64_t parent; /* not 0: speaks from inside this task */
     char key[17];    /* of the token it came with; "": without */
+    unsigned scope;  /* enum vg_scope: what it may do of what its user may */
+    char from[64];   /* for people: an address, "local", "task 3f2a..." */
 };
 
 /* An account of this machine, as the passwd and group databases have it. */
@@ -48,6 +50,8 @@ enum vg_entry vg_who_decide(const struct vg_conf *conf, const struct vg_tenants 
 
 /* Reads the credentials of an accepted unix socket into *ret (no user yet). */
 int vg_who_from_socket(int fd, struct vg_who *ret);
+/* Notes where an accepted TCP connection comes from. */
+void vg_who_from_address(int fd, struct vg_who *ret);
 void vg_who_done(struct vg_who *w);
 
 /* Settles who a peer is: `token` is what its Hello held, NULL or "" for none. Sentences: FORBIDDEN,

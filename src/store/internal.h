@@ -111,5 +111,7 @@ void store_pass(struct vg_store *s);
 void *store_writer_main(void *arg);
 /* 0 or -errno for a SQLite result code. */
 int store_errno(int rc);
+/* audit.c. What the writer's statements need; hashes for entries that have none yet. */
+int store_audit_init(sqlite3 *db, struct vg_err *err);
 int store_open_db(const char *path, bool readonly, unsigned max_pages, sqlite3 **ret,
                   struct vg_err *err);

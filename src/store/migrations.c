@@ -119,6 +119,22 @@ const char *const vg_migrations[] = {
     "CREATE TABLE series(task TEXT PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID;"
     "CREATE TRIGGER tasks_gone AFTER DELETE ON tasks BEGIN"
     " DELETE FROM series WHERE task=OLD.id; END;",
+
+    /* People: accounts for programs, who is kept out, who they are elsewhere. Scopes of tokens. The
+       audit log becomes a chain; entries of before get their hashes when the store is opened
+       (audit.c), and from then on nothing in it can be changed. */
+    "ALTER TABLE users ADD COLUMN service INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE users ADD COLUMN disabled INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE users ADD COLUMN email TEXT NOT NULL DEFAULT '';"
+    "ALTER TABLE users ADD COLUMN full_name TEXT NOT NULL DEFAULT '';"
+    "ALTER TABLE users ADD COLUMN subject TEXT NOT NULL DEFAULT '';"
+    "ALTER TABLE tokens ADD COLUMN scope INTEGER NOT NULL DEFAULT 65535;"
+    "ALTER TABLE audit ADD COLUMN origin TEXT NOT NULL DEFAULT '';"
+    "ALTER TABLE audit ADD COLUMN hash BLOB NOT NULL DEFAULT X'';"
+    "CREATE TRIGGER audit_stays BEFORE DELETE ON audit BEGIN"
+    " SELECT RAISE(ABORT, 'the audit log is only added to'); END;"
+    "CREATE TRIGGER audit_is_fixed BEFORE UPDATE ON audit WHEN length(OLD.hash)>0 BEGIN"
+    " SELECT RAISE(ABORT, 'the audit log is only added to'); END;",
 };
 const size_t vg_n_migrations = VG_COUNT(vg_migrations);
 

@@ -73,16 +73,20 @@ READER(teams, vg_team_row, "SELECT name,org,created_usec FROM teams ORDER BY nam
        .name = store_text(q, 0), .org = store_text(q, 1), .created_usec = store_u64(q, 2))
 
 READER(users, vg_user_row,
-       "SELECT name,team,role,uid,gid,slot,created_usec FROM users ORDER BY name",
+       "SELECT name,team,role,uid,gid,slot,created_usec,service,disabled,email,full_name,subject "
+       "FROM users ORDER BY name",
        .name = store_text(q, 0), .team = store_text(q, 1), .role = store_text(q, 2),
        .uid = sqlite3_column_int64(q, 3), .gid = sqlite3_column_int64(q, 4),
-       .slot = (uint32_t)store_u64(q, 5), .created_usec = store_u64(q, 6))
+       .slot = (uint32_t)store_u64(q, 5), .created_usec = store_u64(q, 6),
+       .service = store_u64(q, 7) != 0, .disabled = store_u64(q, 8) != 0, .email = store_text(q, 9),
+       .full_name = store_text(q, 10), .subject = store_text(q, 11))
 
 READER(tokens, vg_token_row,
-       "SELECT id,user,name,hash,created_usec,expires_usec,used_usec FROM tokens ORDER BY id",
+       "SELECT id,user,name,hash,created_usec,expires_usec,used_usec,scope FROM tokens "
+       "ORDER BY id",
        .id = store_text(q, 0), .user = store_text(q, 1), .name = store_text(q, 2),
        .hash = store_blob(q, 3), .created_usec = store_u64(q, 4), .expires_usec = store_u64(q, 5),
-       .used_usec = store_u64(q, 6))
+       .used_usec = store_u64(q, 6), .scope = (uint32_t)store_u64(q, 7))
 
 READER(joins, vg_join_row,
        "SELECT id,hash,labels,created_usec,expires_usec,node FROM join_tokens ORDER BY id",
@@ -162,28 +166,6 @@ int vg_store_load_attempts(struct vg_store *s, uint64_t task,
     vg_id_format(task, id);
     sqlite3_bind_text(q, 1, id, -1, SQLITE_STATIC);
     return store_each(q, row_attempt, &c);
-}
-
-struct audit_ctx {
-    int (*cb)(void *, const struct vg_audit_row *);
-    void *arg;
-};
-
-static int row_audit(void *ctx, sqlite3_stmt *q) {
-    struct audit_ctx *c = ctx;
-    struct vg_audit_row row = {store_u64(q, 0), store_text(q, 1), store_text(q, 2)};
-    return c->cb(c->arg, &row);
-}
-
-int vg_store_load_audit(struct vg_store *s, uint32_t limit,
-                        int (*cb)(void *, const struct vg_audit_row *), void *arg) {
-    struct audit_ctx c = {cb, arg};
-    sqlite3_stmt *q;
-    int r = store_prepare(s, "SELECT when_usec,who,what FROM audit ORDER BY seq DESC LIMIT ?", &q);
-    if (r < 0)
-        return r;
-    sqlite3_bind_int64(q, 1, limit);
-    return store_each(q, row_audit, &c);
 }
 
 static int row_meta(void *ctx, sqlite3_stmt *q) {

@@ -70,6 +70,9 @@ struct vg_user_row {
     int64_t uid, gid; /* -1: no account on this machine */
     uint32_t slot;    /* number of the user's id range; unique */
     uint64_t created_usec;
+    bool service, disabled;
+    const char *email, *full_name;
+    const char *subject; /* who it is to the identity provider; "": it has none there */
 };
 
 /* An API token (one row a token; the secret itself is never stored). */
@@ -77,6 +80,7 @@ struct vg_token_row {
     const char *id, *user, *name;
     struct vg_bytes hash; /* SHA-256 of the secret */
     uint64_t created_usec, expires_usec /* 0: never */, used_usec;
+    uint32_t scope; /* bits of enum vg_scope */
 };
 
 /* A one-time token by which a node joins. */
@@ -153,7 +157,11 @@ struct vg_memory_row {
     uint64_t key, value[4];
 };
 
+/* An entry of the audit log. Each carries a hash of itself and of the one before (store/audit.h). */
 struct vg_audit_row {
     uint64_t when_usec;
     const char *who, *what;
+    const char *from;     /* an address, or "local" */
+    uint64_t seq;         /* from 1; given when it is written */
+    struct vg_bytes hash; /* likewise */
 };

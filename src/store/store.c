@@ -68,6 +68,8 @@ static int open_both(struct vg_store *s, const struct vg_store_opts *o, struct v
         r = store_open_db(s->path, false, 0, &s->writer, err);
     if (r >= 0)
         r = vg_migrate(s->writer, s->path, vg_migrations, vg_n_migrations, err);
+    if (r >= 0)
+        r = store_audit_init(s->writer, err);
     if (r >= 0 && o->max_pages && configure(s->writer, false, o->max_pages) != SQLITE_OK)
         r = vg_err_set(err, VG_INTERNAL, "cannot limit the database %s", s->path);
     if (r >= 0)

@@ -82,6 +82,9 @@ int vg_store_del_node(struct vg_store *s, uint64_t id, enum vg_store_sync sync, 
 int vg_store_put_org(struct vg_store *s, const struct vg_org_row *row, vg_store_cb *cb, void *arg);
 int vg_store_put_team(struct vg_store *s, const struct vg_team_row *row, vg_store_cb *cb,
                       void *arg);
+/* Durable; -ENOENT. That nothing is in it is the caller's care. */
+int vg_store_del_org(struct vg_store *s, const char *name, vg_store_cb *cb, void *arg);
+int vg_store_del_team(struct vg_store *s, const char *name, vg_store_cb *cb, void *arg);
 /* put replaces; add answers -EEXIST when the name (or slot) is taken. Durable. */
 int vg_store_put_user(struct vg_store *s, const struct vg_user_row *row, vg_store_cb *cb,
                       void *arg);
@@ -126,6 +129,8 @@ int vg_store_put_series(struct vg_store *s, uint64_t task, struct vg_bytes data)
 
 int vg_store_audit(struct vg_store *s,
                    const struct vg_audit_row *row); /* lazy: retried until it is written */
+/* Nothing is written: the callback runs when everything queued before it is, or has failed. */
+int vg_store_then(struct vg_store *s, vg_store_cb *cb, void *arg);
 int vg_store_put_meta(struct vg_store *s, const char *key, const char *value,
                       enum vg_store_sync sync, vg_store_cb *cb, void *arg);
 
@@ -161,8 +166,16 @@ int vg_store_load_attempts(struct vg_store *s, uint64_t task,
 /* -ENOENT: there is none. */
 int vg_store_get_series(struct vg_store *s, uint64_t task, int (*cb)(void *, struct vg_bytes data),
                         void *arg);
-/* Newest first. */
-int vg_store_load_audit(struct vg_store *s, uint32_t limit,
+struct vg_audit_filter {
+    uint64_t before;     /* older than this entry; 0: from the newest */
+    uint64_t after;      /* or, not 0: newer than this one, oldest first */
+    uint32_t limit;      /* 0: 100 */
+    const char *user;    /* NULL: everybody's */
+    const char *search;  /* NULL, or a part of `what`, `who` or `from`; letters' case is ignored */
+    uint64_t since_usec; /* 0: ever */
+};
+/* Newest first, unless `after`. */
+int vg_store_load_audit(struct vg_store *s, const struct vg_audit_filter *f,
                         int (*cb)(void *, const struct vg_audit_row *), void *arg);
 /* The value, caller frees; -ENOENT. */
 int vg_store_get_meta(struct vg_store *s, const char *key, char **ret);

@@ -120,6 +120,11 @@ static int put_user(struct vg_store *s, enum stmt stmt, const struct vg_user_row
     add_int(&v, row->gid);
     add_int(&v, row->slot);
     ADD_U64(row->created_usec);
+    ADD_BOOL(row->service);
+    ADD_BOOL(row->disabled);
+    add_text(&v, row->email);
+    add_text(&v, row->full_name);
+    add_text(&v, row->subject);
     return queue(s, stmt, VG_STORE_DURABLE, &v, cb, arg);
 }
 
@@ -144,6 +149,14 @@ int vg_store_del_user(struct vg_store *s, const char *name, vg_store_cb *cb, voi
     return del_by_name(s, STMT_USER_DEL, name, cb, arg);
 }
 
+int vg_store_del_team(struct vg_store *s, const char *name, vg_store_cb *cb, void *arg) {
+    return del_by_name(s, STMT_TEAM_DEL, name, cb, arg);
+}
+
+int vg_store_del_org(struct vg_store *s, const char *name, vg_store_cb *cb, void *arg) {
+    return del_by_name(s, STMT_ORG_DEL, name, cb, arg);
+}
+
 int vg_store_add_token(struct vg_store *s, const struct vg_token_row *row, vg_store_cb *cb,
                        void *arg) {
     struct vals v = {0};
@@ -154,6 +167,7 @@ int vg_store_add_token(struct vg_store *s, const struct vg_token_row *row, vg_st
     ADD_U64(row->created_usec);
     ADD_U64(row->expires_usec);
     ADD_U64(row->used_usec);
+    ADD_U32(row->scope);
     return queue(s, STMT_TOKEN_ADD, VG_STORE_DURABLE, &v, cb, arg);
 }
 
@@ -214,7 +228,13 @@ int vg_store_audit(struct vg_store *s, const struct vg_audit_row *row) {
     ADD_U64(row->when_usec);
     add_text(&v, row->who);
     add_text(&v, row->what);
+    add_text(&v, row->from);
     return queue(s, STMT_AUDIT_ADD, VG_STORE_LAZY, &v, NULL, NULL);
+}
+
+int vg_store_then(struct vg_store *s, vg_store_cb *cb, void *arg) {
+    struct vals v = {0};
+    return queue(s, STMT_NOTHING, VG_STORE_COMMIT, &v, cb, arg);
 }
 
 int vg_store_put_schedule(struct vg_store *s, const struct vg_schedule_row *row,
