@@ -46,3 +46,10 @@ int vg_change_run(Vg__Pb__Envelope *req) {
     struct vg_err err = VG_ERR_INIT;
     return vg_call_once(req, NULL, NULL, &err) < 0 ? vg_cmd_fail(&err) : 0;
 }
+
+int vg_name_run(struct vg_cmd_line *l, char **name, Vg__Pb__Envelope *req) {
+    if (!vg_cmd_plain(l, 1, 1))
+        return l->exit;
+    *name = l->args[0];
+    return vg_change_run(req);
+}

@@ -21,3 +21,6 @@ extern const struct vg_opt vg_list_opts[1]; /* -o alone */
 
 /* Opens, calls, ignores what the answer holds: for commands that change something. */
 int vg_change_run(Vg__Pb__Envelope *req);
+/* The same for commands that are about one thing: the only argument is its name, put where `name`
+   points (into the request). */
+int vg_name_run(struct vg_cmd_line *l, char **name, Vg__Pb__Envelope *req);

@@ -155,7 +155,7 @@ int vg_key_make(struct vg_control *c, const char *user, const char *name, unsign
     return r;
 }
 
-static void revoke(struct vg_call *call, struct vg_apikey *k) {
+static void end_key(struct vg_call *call, struct vg_apikey *k) {
     vg_auto_free char *user = vg_strdup(k->user), *id = vg_strdup(k->id);
     vg_key_remove(call->ctl, k->id);
     if (user && id)
@@ -187,7 +187,7 @@ void vg_api_token_create(struct vg_call *call) {
         vg_audit(call, "token %s made for user %s", t.id, w.user);
     OPENSSL_cleanse(&t, sizeof t);
     if (w.old)
-        revoke(call, w.old);
+        end_key(call, w.old);
 }
 
 /* ------------------------------------------------------------------ the others */
@@ -255,5 +255,5 @@ void vg_api_token_revoke(struct vg_call *call) {
         out_of_memory(call);
         return;
     }
-    revoke(call, k);
+    end_key(call, k);
 }

@@ -198,7 +198,7 @@ static void say_change(struct vg_call *call, const Vg__Pb__UserSet *m, const str
 void vg_api_user_set(struct vg_call *call) {
     const Vg__Pb__UserSet *m = call->env->user_set;
     struct vg_err err = VG_ERR_INIT;
-    struct change ch;
+    struct change ch = {0};
     int r = read_change(call, m, &ch, &err);
     struct vg_later *l = r < 0 ? NULL : vg_later_new(call);
     if (r >= 0 && (!l || (m->email && vg_user_set_text(&ch.user->email, m->email) < 0) ||

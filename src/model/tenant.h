@@ -46,12 +46,12 @@ struct vg_user {
     int64_t uid, gid; /* -1: no account on this machine */
     uint32_t slot;    /* number of the user's id range, from 1 */
     uint64_t created_usec;
-    uint32_t open_tasks; /* unfinished ones in memory; kept by whoever holds them */
-    bool service;        /* an account for programs: it has tokens and no other way in */
-    bool disabled;       /* nothing is answered to it until that is taken back */
+    uint32_t open_tasks;     /* unfinished ones in memory; kept by whoever holds them */
+    bool service;            /* an account for programs: it has tokens and no other way in */
+    bool disabled;           /* nothing is answered to it until that is taken back */
     char *email, *full_name; /* owned; NULL: not known */
-    char *subject;           /* owned: who it is to the identity provider; NULL: it has none there */
-    uint64_t seen_usec;      /* its last request in this life of the control plane; 0: none */
+    char *subject;      /* owned: who it is to the identity provider; NULL: it has none there */
+    uint64_t seen_usec; /* its last request in this life of the control plane; 0: none */
 };
 
 struct vg_tenants {

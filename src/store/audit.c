@@ -3,6 +3,7 @@
 #include "store/audit.h"
 
 #include "base/cleanup.h"
+#include "base/mem.h"
 #include "base/util.h"
 #include "store/read-internal.h"
 
@@ -90,8 +91,8 @@ static int chain_all(sqlite3 *db) {
     sqlite3_stmt *q = NULL, *put = NULL;
     int rc = sqlite3_prepare_v2(db, "UPDATE audit SET hash=? WHERE seq=?", -1, &put, NULL);
     if (rc == SQLITE_OK)
-        rc = sqlite3_prepare_v2(
-            db, "SELECT seq,when_usec,who,what,origin FROM audit ORDER BY seq", -1, &q, NULL);
+        rc = sqlite3_prepare_v2(db, "SELECT seq,when_usec,who,what,origin FROM audit ORDER BY seq",
+                                -1, &q, NULL);
     while (rc == SQLITE_OK && (rc = sqlite3_step(q)) == SQLITE_ROW)
         rc = chain_one(q, put, last);
     sqlite3_finalize(q);

@@ -157,7 +157,8 @@ struct vg_memory_row {
     uint64_t key, value[4];
 };
 
-/* An entry of the audit log. Each carries a hash of itself and of the one before (store/audit.h). */
+/* An entry of the audit log. Each carries a hash of itself and of the one before (store/audit.h).
+ */
 struct vg_audit_row {
     uint64_t when_usec;
     const char *who, *what;
