@@ -33,7 +33,7 @@ static int team_list_run(struct vg_cmd_line *l) {
 }
 
 static const struct vg_opt org_opts[] = {
-    {"org", 0, "ORG", "the organisation that the team is in", 'o'},
+    {"org", 0, "ORG", "the organisation that the team is in", 'O'},
 };
 
 /* TEAM and --org. */

@@ -119,6 +119,8 @@ static int read_wish(struct vg_call *call, const Vg__Pb__TokenReq *m, struct wis
         return vg_err_set(err, VG_INVALID,
                           "a token's scopes are read, run, secrets and admin; none: everything "
                           "that its owner may do");
+    if (!m->n_scope)
+        w->scope = call->peer->who.scope;
     if (m->replaces && *m->replaces)
         r = follow(call, m, w, err);
     if (m->ttl_usec)

@@ -443,9 +443,14 @@ void vg_peers_cut(struct vg_control *c, const char *user, const char *key,
     vg_map_for_each (s, &c->peers) {
         struct vg_peer *p = s->value;
         struct vg_err err = VG_ERR_INIT;
-        if (!p->conn || p == but || p->kind != VG_PEER_CLIENT || strcmp(p->who.user, user) != 0 ||
-            (key && strcmp(p->who.key, key) != 0) || vg_peer_user(p, &err))
+        if (!vg_peer_open(p) || p == but || p->kind != VG_PEER_CLIENT ||
+            strcmp(p->who.user, user) != 0 || (key && strcmp(p->who.key, key) != 0) ||
+            vg_peer_user(p, &err))
             continue;
+        if (p->sink) {
+            vg_peer_cut(p, err.reason, err.msg);
+            continue;
+        }
         vg_peer_fail(p, 0, &err);
         vg_conn_close(p->conn);
     }
