@@ -410,7 +410,9 @@ Test(store, the_other_tables_come_back) {
     cr_assert(vg_store_load_nodes(s, check_node, &n) == 0 && n == 1);
     cr_assert(vg_store_load_sessions(s, check_session, &n) == 0 && n == 2);
     n = 0;
-    cr_assert(vg_store_load_audit(s, &(struct vg_audit_filter){.limit = 10}, check_audit, &n) == 0 && n == 2);
+    cr_assert(vg_store_load_audit(s, &(struct vg_audit_filter){.limit = 10}, check_audit, &n) ==
+                  0 &&
+              n == 2);
     cr_assert(vg_store_load_teams(s, count_team, &n) == 0 && n == 3);
     cr_assert_eq(vg_store_get_meta(s, "cloud", &value), 0);
     cr_assert_str_eq(value, "two");
