@@ -265,6 +265,15 @@ static int parse_subnet(const char *text, struct probe *q, struct vg_err *err) {
     return 0;
 }
 
+static int try_all(struct probe *q, uint32_t first) {
+    int r = 0;
+    for (uint32_t i = 0; i < AUTO_COUNT && r == 0; i++) {
+        q->net = POOL_NET + (((first + i) % AUTO_COUNT) << (32 - AUTO_BITS));
+        r = try_subnet(q);
+    }
+    return r;
+}
+
 static int choose_subnet(struct probe *q, const char *subnet, struct vg_err *err) {
     int r = 0;
     if (subnet) {
@@ -284,10 +293,9 @@ static int choose_subnet(struct probe *q, const char *subnet, struct vg_err *err
         uint32_t first = q->p->mark;
         if (q->own && overlap(q->own_net, q->own_bits, POOL_NET, POOL_BITS))
             first = (q->own_net - POOL_NET) >> (32 - AUTO_BITS);
-        for (uint32_t i = 0; i < AUTO_COUNT && r == 0; i++) {
-            q->net = POOL_NET + (((first + i) % AUTO_COUNT) << (32 - AUTO_BITS));
-            r = try_subnet(q);
-        }
+        r = r < 0 ? r : try_all(q, first);
+        if (r == 0 && vg_net_owner_reap(q->p) > 0)
+            r = try_all(q, first);
         if (r == 0)
             return vg_err_set(err, VG_CONFLICT,
                               "every part of 100.64.0.0/10 is routed already: set a free subnet "
@@ -543,6 +551,7 @@ int vg_net_host_open(struct vg_netpool *p, const char *subnet, struct vg_err *er
     if (r < 0)
         return no_tables(err, r);
     struct probe q = {.p = p};
+    vg_net_owner_hold(p);
     r = choose_subnet(&q, subnet, err);
     if (r < 0)
         return r == -EPERM ? no_tables(err, r) : r;

@@ -1,6 +1,7 @@
 #pragma once
-/* Inside the network pool: what its three files share. netpool.c holds the slots, netpool-host.c
-   what the host needs once (subnet, forwarding, rules), netpool-dns.c the resolver text. */
+/* Inside the network pool: what its files share. netpool.c holds the slots, netpool-host.c
+   what the host needs once (subnet, forwarding, rules), netpool-owner.c whose subnets are nobody's,
+   netpool-dns.c the resolver text. */
 #include "base/list.h"
 #include "base/map.h"
 #include "sandbox/netlink.h"
@@ -49,6 +50,7 @@ struct vg_netpool {
     uint32_t doom_group; /* links put in it are deleted together */
     uint32_t mtu;        /* of the default route's link */
     bool ipv6;           /* the kernel has it */
+    int alive;           /* owned: says that this cloud lives, or -1 */
     int home;            /* owned: the host's network namespace */
     int proc;            /* owned: a procfs for settings */
     unsigned proc_uses;
@@ -72,6 +74,11 @@ int vg_net_host_open(struct vg_netpool *p, const char *subnet, struct vg_err *er
 void vg_net_host_close(struct vg_netpool *p);
 /* (Re)installs the rules at once. */
 int vg_net_host_rules(struct vg_netpool *p);
+
+/* From now on others see that this cloud lives. */
+void vg_net_owner_hold(struct vg_netpool *p);
+/* Gives back the subnets of clouds that were killed. Returns how many, or -errno. */
+int vg_net_owner_reap(struct vg_netpool *p);
 
 /* A link of the host, by dump. */
 struct vg_net_link {

@@ -449,6 +449,7 @@ void vg_netpool_leave(struct vg_netpool *p) {
     vg_nlb_done(&p->b);
     vg_nl_close(&p->rt);
     vg_nl_close(&p->nf);
+    vg_close(&p->alive);
     vg_close(&p->home);
     vg_close(&p->proc);
     free(p);
@@ -475,7 +476,7 @@ int vg_netpool_open(const char *tag, const char *subnet, struct vg_netpool **ret
     struct vg_netpool *p = vg_alloc(sizeof *p);
     if (!p)
         return vg_err_sys(err, ENOMEM, "cannot prepare networks for tasks");
-    p->home = p->proc = p->rt.fd = p->nf.fd = -1;
+    p->alive = p->home = p->proc = p->rt.fd = p->nf.fd = -1;
     vg_list_init(&p->idle);
     int r = set_names(p, tag);
     if (r < 0)

@@ -362,6 +362,39 @@ Test(netpool, a_subnet_in_use_is_not_taken) {
     vg_netpool_close(p);
 }
 
+Test(netpool, subnets_of_killed_clouds_are_taken_over) {
+    struct world w;
+    struct vg_netpool *alive = NULL;
+    struct vg_net_slot kept = {0}, got;
+    int keeper = -1;
+    world_open(&w);
+    for (unsigned i = 0; i < 63; i++) { /* one of the 64 holds a metadata address */
+        char tag[9];
+        snprintf(tag, sizeof tag, "%06x", 0xabc000 + i);
+        struct vg_netpool *p = open_pool(tag);
+        if (i == 7) /* its agent is gone, a task is not */
+            kept = get(p, 1), keeper = dup(kept.netns_fd);
+        if (i == 9)
+            alive = p;
+        else
+            vg_netpool_leave(p);
+    }
+    cr_assert_geq(keeper, 0);
+    for (unsigned i = 0; i < 61; i++) { /* all that are nobody's, and not one more */
+        char tag[9];
+        snprintf(tag, sizeof tag, "%06x", 0xdef000 + i);
+        struct vg_netpool *p = open_pool(tag);
+        got = get(p, 1);
+        cr_assert_neq(strncmp(got.address, kept.address, strlen("100.64.")), 0);
+        cr_assert_neq(strncmp(got.address, get(alive, 1).address, strlen("100.64.")), 0);
+    }
+    struct vg_netpool *none = NULL;
+    struct vg_err err = VG_ERR_INIT;
+    cr_assert_lt(vg_netpool_open("00ff00ff", NULL, &none, &err), 0);
+    cr_assert_eq(err.reason, VG_CONFLICT);
+    close(keeper);
+}
+
 static unsigned open_fds(void) {
     unsigned n = 0;
     DIR *d = opendir("/proc/self/fd");
