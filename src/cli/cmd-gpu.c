@@ -3,8 +3,8 @@
 #include "base/util.h"
 #include "cli/gpu-show.h"
 #include "cli/list.h"
+#include "cli/top.h"
 
-#include <poll.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -162,79 +162,41 @@ static void top_rows(const Vg__Pb__GpuList *list, struct vg_table *t) {
     }
 }
 
-struct top {
-    bool json, screen;
-};
-
 static int on_top(const Vg__Pb__Envelope *env, void *user, struct vg_err *err) {
-    const struct top *top = user;
+    const struct vg_top *top = user;
     if (env->body_case != VG__PB__ENVELOPE__BODY_GPUS)
         return vg_unexpected(env, err);
     if (top->json) {
         json_t *array = json_array();
         items(env, array);
-        if (vg_json_print_line(array) == 0)
-            return 0;
+        vg_json_print_line(array);
     } else {
         struct vg_table *t = vg_table_new(top_headings);
-        if (top->screen)
-            fputs("\033[H\033[2J", stdout);
+        vg_top_clear(top);
         top_rows(env->gpus, t);
         vg_table_print(t, stdout, 0);
-        if (!top->screen)
-            putchar('\n');
-        fflush(stdout);
     }
-    if (!ferror(stdout))
-        return 0;
-    vg_err_sys(err, EPIPE, "cannot write the output");
-    err->reason = VG_INTERNAL;
-    return err->code;
+    return vg_top_shown(top, err);
 }
 
-static const struct vg_opt top_opts[] = {
-    {"count", 'n', "N", "leave after N looks (default: none on a terminal, else 1)", 'n'},
-    {"interval", 'i', "DURATION", "between them (default 1s)", 'i'},
-    VG_CMD_OUTPUT,
-};
+static const struct vg_opt top_opts[] = {VG_TOP_OPTS, VG_CMD_OUTPUT};
 
-static int top_loop(struct top *top, uint64_t count, uint64_t every_usec) {
-    struct vg_err err = VG_ERR_INIT;
-    struct vg_client *c;
+static int look(struct vg_top *top, struct vg_client *c, struct vg_err *err) {
     Vg__Pb__GpuQuery q = VG__PB__GPU_QUERY__INIT;
+    Vg__Pb__Envelope req = vg_request(GPU_LIST, gpu_list, &q);
     q.has_live = q.live = true;
-    if (vg_client_open(&c, &err) < 0)
-        return vg_cmd_fail(&err);
-    int r = 0;
-    for (uint64_t i = 0; r >= 0 && (!count || i < count); i++) {
-        Vg__Pb__Envelope req = vg_request(GPU_LIST, gpu_list, &q);
-        r = vg_call(c, &req, VG_CALL_TIMEOUT_USEC, on_top, top, &err);
-        if (r >= 0 && (!count || i + 1 < count))
-            poll(NULL, 0, (int)(every_usec / 1000));
-    }
-    vg_client_close(c);
-    return r < 0 ? vg_cmd_fail(&err) : 0;
+    return vg_call(c, &req, VG_CALL_TIMEOUT_USEC, on_top, top, err);
 }
 
 static int top_run(struct vg_cmd_line *l) {
-    struct top top = {.screen = isatty(STDOUT_FILENO)};
-    uint64_t count = top.screen ? 0 : 1, every = VG_USEC;
+    struct vg_top top;
     const char *arg;
-    for (int id; (id = vg_cmd_next(l, &arg)) != VG_OPT_END;) {
-        if (id == VG_OPT_ERROR)
+    vg_top_init(&top);
+    top.look = look;
+    for (int id; (id = vg_cmd_next(l, &arg)) != VG_OPT_END;)
+        if (id == VG_OPT_ERROR || vg_top_opt(l, &top, id, arg) < 0)
             return l->exit;
-        if (id == 'n' && (vg_parse_u64(arg, &count) < 0 || !count)) {
-            vg_opt_bad(&l->st, "'%.32s' is not a number of looks", arg);
-            return vg_cmd_fail_opt(l);
-        }
-        if (id == 'i' && vg_opt_duration(&l->st, arg, &every) < 0)
-            return vg_cmd_fail_opt(l);
-    }
-    if (!vg_cmd_args(l, 0, 0))
-        return l->exit;
-    top.json = l->json;
-    top.screen &= !l->json;
-    return top_loop(&top, count, VG_MIN(VG_MAX(every, VG_USEC / 10), 3600 * VG_USEC));
+    return vg_cmd_args(l, 0, 0) ? vg_top_run(l, &top) : l->exit;
 }
 
 /* ------------------------------------------------------------------ drain, resume */

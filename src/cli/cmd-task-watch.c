@@ -21,15 +21,6 @@ struct watch {
     size_t n, cap;
 };
 
-static Vg__Pb__TaskInfo *copy_task(const Vg__Pb__TaskInfo *t) {
-    size_t n = vg__pb__task_info__get_packed_size(t);
-    vg_auto_free uint8_t *packed = vg_alloc(n);
-    if (!packed)
-        return NULL;
-    vg__pb__task_info__pack(t, packed);
-    return vg__pb__task_info__unpack(NULL, n, packed);
-}
-
 static void forget(struct watch *w, size_t i) {
     vg__pb__task_info__free_unpacked(w->tasks[i], NULL);
     memmove(&w->tasks[i], &w->tasks[i + 1], (w->n - i - 1) * sizeof(w->tasks[0]));
@@ -37,7 +28,7 @@ static void forget(struct watch *w, size_t i) {
 }
 
 static void remember(struct watch *w, const Vg__Pb__TaskInfo *t) {
-    Vg__Pb__TaskInfo *mine = copy_task(t);
+    Vg__Pb__TaskInfo *mine = vg_task_copy(t);
     if (!mine)
         return;
     for (size_t i = 0; i < w->n; i++)

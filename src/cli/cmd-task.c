@@ -222,6 +222,10 @@ static const struct vg_cmd subs[] = {
      VG_COUNT(vg_task_logs_opts), .run = vg_task_logs_run},
     {"watch", "[TASK...]", "tasks as they change", vg_task_watch_opts, VG_COUNT(vg_task_watch_opts),
      .run = vg_task_watch_run},
+    {"top", "", "what running tasks use, again and again", vg_task_top_opts,
+     VG_COUNT(vg_task_top_opts), .run = vg_task_top_run},
+    {"plot", "[TASK]", "what it used over time, also after it ended", vg_task_plot_opts,
+     VG_COUNT(vg_task_plot_opts), .run = vg_task_plot_run},
     {"wait", "TASK...", "wait for the end; exits with the task's status", OUTPUT_ONLY,
      .run = wait_run},
     {"why", "TASK", "what it waits for, and until when", OUTPUT_ONLY, .run = why_run},
@@ -235,6 +239,6 @@ static const struct vg_cmd subs[] = {
 const struct vg_cmd vg_cmd_task = {
     .name = "task",
     .args = "",
-    .summary = "tasks: list, get, logs, watch, wait, why, cancel, signal, share",
+    .summary = "tasks: list, get, logs, watch, top, plot, wait, why, cancel, signal, share",
     .subs = subs,
     .n_subs = VG_COUNT(subs)};

@@ -3,6 +3,7 @@
 
 #include "base/cleanup.h"
 #include "base/err.h"
+#include "base/mem.h"
 #include "base/util.h"
 #include "cli/gpu-show.h"
 #include "cli/progress.h"
@@ -254,4 +255,13 @@ void vg_task_print(const Vg__Pb__TaskInfo *t) {
         printf("%-10s%u\n", "attempt", t->attempt);
     for (size_t i = 0; i < t->n_wiped; i++)
         line(i ? "" : "wiped", t->wiped[i]);
+}
+
+Vg__Pb__TaskInfo *vg_task_copy(const Vg__Pb__TaskInfo *t) {
+    size_t n = vg__pb__task_info__get_packed_size(t);
+    vg_auto_free uint8_t *packed = vg_alloc(n);
+    if (!packed)
+        return NULL;
+    vg__pb__task_info__pack(t, packed);
+    return vg__pb__task_info__unpack(NULL, n, packed);
 }

@@ -17,6 +17,8 @@ char *vg_task_state(const Vg__Pb__TaskInfo *t, char *out, size_t n);
 
 struct vg_table *vg_task_table(void);
 void vg_task_row(struct vg_table *table, const Vg__Pb__TaskInfo *t);
+/* To be freed with free_unpacked; NULL: no memory. */
+Vg__Pb__TaskInfo *vg_task_copy(const Vg__Pb__TaskInfo *t);
 /* Key and value lines. */
 void vg_task_print(const Vg__Pb__TaskInfo *t);
 /* What a program that waited for the task exits with. */

@@ -1,6 +1,7 @@
 /* What people and programs are shown: aligned, cut to the terminal, harmless. */
 #include "base/cleanup.h"
 #include "base/util.h"
+#include "cli/series-show.h"
 #include "cli/table.h"
 #include "cli/task-show.h"
 #include "cli/why-show.h"
@@ -236,4 +237,18 @@ Test(why, one_sentence_then_what_is_known) {
     cr_expect_not(vg_why_hopeless(&w));
     w.code = (char *)"too-big";
     cr_expect(vg_why_hopeless(&w));
+}
+
+/* ------------------------------------------------------------------ over time */
+
+Test(series_show, bars_are_as_high_as_their_part_of_the_highest) {
+    const int64_t v[] = {0, 1, 4, 8, -1, 7};
+    char out[sizeof v / sizeof *v * 3 + 1];
+    cr_expect_str_eq(vg_series_bars(v, 6, 0, false, out), "_.=# #");
+    cr_expect_str_eq(vg_series_bars(v, 6, 0, true, out), "▁▂▅█ █");
+    cr_expect_str_eq(vg_series_bars(v, 6, 80, false, out), "____ _");
+    cr_expect_str_eq(vg_series_bars(v, 1, 0, true, out), "▁");
+    cr_expect_str_eq(vg_series_bars(v, 0, 0, true, out), "");
+    cr_expect_eq(vg_series_last(v, 5), 8);
+    cr_expect_eq(vg_series_last(v, 0), -1);
 }
