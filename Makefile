@@ -6,6 +6,7 @@ NINJA_FLAGS ?=
 .PHONY: all help bootstrap demo test bench check format install clean
 
 all: $(BUILD)/build.ninja
+	@tools/build-web
 	@ninja -C $(BUILD) $(NINJA_FLAGS)
 	@tools/link-programs $(BUILD)
 
@@ -49,4 +50,4 @@ install: all
 	@meson install -C $(BUILD) --no-rebuild
 
 clean:
-	rm -rf build build-asan build-tsan build-clang build-fuzz build-analyze
+	rm -rf build build-asan build-tsan build-clang build-fuzz build-analyze web/dist

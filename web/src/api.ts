@@ -1,0 +1,89 @@
+// Requests to /api/v1. The cookie of the sign-in goes along by itself. An error is always a Problem with the server's
+// own sentence; 401 brings the sign-in page back.
+import { signal } from "@preact/signals";
+import type { Me } from "./types";
+
+export const BASE = "/api/v1";
+
+/** null: nobody is signed in; undefined: not known yet. */
+export const me = signal<Me | null | undefined>(undefined);
+
+export class Problem extends Error {
+  constructor(
+    readonly status: number,
+    readonly code: string,
+    message: string,
+  ) {
+    super(message);
+  }
+}
+
+export type Query = Record<string, string | number | boolean | string[] | null | undefined>;
+
+export function url(path: string, query: Query = {}): string {
+  const q = new URLSearchParams();
+  for (const [key, value] of Object.entries(query)) {
+    for (const v of Array.isArray(value) ? value : [value])
+      if (v !== null && v !== undefined && v !== "" && v !== false) q.append(key, v === true ? "1" : String(v));
+  }
+  const text = q.toString();
+  return BASE + path + (text ? `?${text}` : "");
+}
+
+async function problem(r: Response): Promise<Problem> {
+  let text = `The cloud answered ${r.status}.`;
+  let code = "";
+  try {
+    const body = await r.json();
+    text = body.detail || body.title || text;
+    code = body.code ?? "";
+  } catch {
+    // not JSON: the status says it
+  }
+  return new Problem(r.status, code, text);
+}
+
+async function send(method: string, address: string, init: RequestInit = {}): Promise<Response> {
+  let r: Response;
+  try {
+    r = await fetch(address, { method, credentials: "same-origin", ...init });
+  } catch (e) {
+    if (e instanceof DOMException && e.name === "AbortError") throw e;
+    throw new Problem(0, "network", "The cloud cannot be reached; is virgad running, and this machine online?");
+  }
+  if (r.ok) return r;
+  const p = await problem(r);
+  if (r.status === 401 && me.value) me.value = null;
+  throw p;
+}
+
+export async function get<T>(path: string, query?: Query, abort?: AbortSignal): Promise<T> {
+  const r = await send("GET", url(path, query), { signal: abort, headers: { Accept: "application/json" } });
+  return (await r.json()) as T;
+}
+
+export async function text(path: string, query?: Query, abort?: AbortSignal): Promise<string> {
+  return (await send("GET", url(path, query), { signal: abort, headers: { Accept: "text/plain" } })).text();
+}
+
+export async function call<T>(
+  method: "POST" | "PUT" | "PATCH" | "DELETE",
+  path: string,
+  body?: unknown,
+  more: { query?: Query; headers?: Record<string, string>; signal?: AbortSignal } = {},
+): Promise<T> {
+  const r = await send(method, url(path, more.query), {
+    headers: { Accept: "application/json", ...(body === undefined ? {} : { "Content-Type": "application/json" }), ...more.headers },
+    body: body === undefined ? undefined : JSON.stringify(body),
+    signal: more.signal,
+  });
+  const said = await r.text();
+  return (said ? JSON.parse(said) : null) as T;
+}
+
+export const sentence = (e: unknown) => (e instanceof Error ? e.message : String(e));
+
+/** A part of a path. */
+export const part = encodeURIComponent;
+
+export const isAdmin = () => me.value?.role === "admin";

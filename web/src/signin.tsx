@@ -1,0 +1,86 @@
+// The way in: a token, the identity provider, or the one-time code that `virga dashboard` puts behind the #.
+import { useEffect, useState } from "preact/hooks";
+import { call, get, me, sentence, url } from "./api";
+import { startLive } from "./live";
+import type { Me } from "./types";
+import { Mark } from "./ui/icons";
+import { Failure, Field } from "./ui/parts";
+
+/** Takes the code out of the address before anything else, so that it stays in no history. */
+function takeCode(): string | null {
+  const m = /^#code=([\w.~%-]{8,200})$/.exec(location.hash);
+  if (location.hash) history.replaceState(null, "", location.pathname + location.search);
+  return m ? decodeURIComponent(m[1]) : null;
+}
+
+const code = takeCode();
+
+async function enter(how: { token: string } | { code: string }) {
+  me.value = await call<Me>("POST", "/login", how);
+  startLive();
+}
+
+/** Who is here already, or who the code says. */
+export async function arrive(): Promise<string | null> {
+  try {
+    if (code) {
+      await enter({ code });
+    } else {
+      me.value = await get<Me>("/me");
+      startLive();
+    }
+    return null;
+  } catch (e) {
+    me.value = null;
+    return code || (e as { status?: number }).status !== 401 ? sentence(e) : null;
+  }
+}
+
+interface Methods { provider: string | null }
+
+export function SignIn({ why }: { why: string | null }) {
+  const [token, setToken] = useState("");
+  const [error, setError] = useState(why);
+  const [busy, setBusy] = useState(false);
+  const [provider, setProvider] = useState<string | null>(null);
+  useEffect(() => {
+    document.title = "Sign in · Virga";
+    get<Methods>("/login/methods").then(
+      (m) => setProvider(m.provider),
+      () => setProvider(null), // the token's way is there in any case
+    );
+  }, []);
+  const go = async (e: Event) => {
+    e.preventDefault();
+    setBusy(true);
+    setError(null);
+    try {
+      await enter({ token: token.trim() });
+    } catch (x) {
+      setError(sentence(x));
+      setBusy(false);
+    }
+  };
+  return (
+    <main class="door">
+      <div class="door-card">
+        <h1 class="brand"><Mark />Sign in to Virga</h1>
+        {provider && (
+          <>
+            <a class="button main" href={url("/login/oidc", { next: location.pathname + location.search })}>Continue with {provider}</a>
+            <div class="or">or</div>
+          </>
+        )}
+        <form onSubmit={go}>
+          <Field label="Token" hint={<>from <code>virga token create</code></>}>
+            {(p) => <input {...p} type="password" autocomplete="current-password" spellcheck={false} value={token} required autoFocus
+              onInput={(e) => setToken(e.currentTarget.value)} />}
+          </Field>
+          {error && <Failure text={error} />}
+          <button class={`button ${provider ? "" : "main"}`} type="submit" disabled={busy || !token.trim()}>{busy ? "Signing in…" : "Sign in"}</button>
+        </form>
+        <p class="hint">On a machine where <code>virga</code> is set up, <code>virga dashboard</code> opens this page signed in.</p>
+      </div>
+    </main>
+  );
+}

@@ -1,0 +1,38 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import { again, BLANK, body, line, takeDraft, Unclear, type Draft } from "../src/model/draft";
+import type { Task } from "../src/types";
+
+const draft = (more: Partial<Draft>): Draft => ({ ...BLANK, ...more });
+
+test("what is left empty is not sent", () => {
+  assert.deepEqual(body(draft({ command: "python3 train.py" })), { argv: ["python3", "train.py"] });
+});
+
+test("the request and the line say the same", () => {
+  const d = draft({ command: "a | b", pool: "big", gpu: "share", share: "0.25", mem: "16G", time: "1h30m", vars: "K=V W", shards: "4", secrets: ["S"], maxCost: "2.5" });
+  assert.deepEqual(body(d), {
+    argv: ["/bin/sh", "-c", "a | b"], pool: "big", want: { gpu_milli: 250, mem_bytes: 16 * 2 ** 30 }, time_limit_usec: 5400e6,
+    env: { K: "V W" }, shards: 4, secrets: ["S"], max_cost_micro: 2_500_000,
+  });
+  assert.equal(line(d), "vbatch -P big --gpus 0.25 --mem 16G --time 1h30m --secret S -e 'K=V W' -N 4 --max-cost 2.5 -- /bin/sh -c 'a | b'");
+});
+
+test("a terminal has a screen and an input", () => {
+  const b = body(draft({ kind: "shell" }));
+  assert.deepEqual(b.argv, ["/bin/bash", "-l"]);
+  assert.ok(b.tty && b.stdin_open);
+  assert.match(line(draft({ kind: "shell" })), /^vrun -- /);
+});
+
+test("what cannot be understood names its field", () => {
+  for (const [field, more] of Object.entries({ command: { command: "" }, mem: { command: "a", mem: "x" }, vars: { command: "a", vars: "novalue" }, share: { command: "a", gpu: "share", share: "2" } } as const))
+    assert.throws(() => body(draft(more as Partial<Draft>)), (e) => e instanceof Unclear && e.field === field, field);
+});
+
+test("a task runs again as it ran", () => {
+  const spec = { argv: ["/bin/sh", "-c", "a | b"], pool: "p", want: { gpus: 2, mem_bytes: 2 ** 30 }, time_limit_usec: 60e6, env: { A: "1" }, labels: { k: "v" }, cwd: "/x" };
+  again({ name: "n", argv: spec.argv, labels: {}, spec } as unknown as Task);
+  assert.deepEqual(body(takeDraft()), { ...spec, name: "n" });
+  assert.deepEqual(takeDraft(), BLANK);
+});
