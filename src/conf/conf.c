@@ -19,6 +19,7 @@ static void set_numbers(struct vg_conf *c) {
     c->limits.history_usec = 30ULL * 86400 * VG_USEC;
     c->lease_usec = 60 * VG_USEC;
     c->node_cert_usec = 86400 * VG_USEC;
+    c->energy.pue_milli = 1000;
     c->scheduler = (struct vg_scheduler_conf){.half_life_usec = 7 * 86400 * VG_USEC,
                                               .backfill = 2,
                                               .preemption = VG_PREEMPT_UNSAID,

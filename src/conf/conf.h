@@ -101,6 +101,7 @@ struct vg_conf {
     struct vg_pool_conf *pool; /* owned */
     size_t n_pools, pools_cap;
     char *currency; /* owned; of prices and costs */
+    struct vg_energy_conf energy;
     struct vg_scheduler_conf scheduler;
     struct vg_queue_conf *queue; /* owned; a queue stands before what is in it */
     size_t n_queues, queues_cap;
@@ -146,8 +147,6 @@ char *vg_conf_queue_path(const struct vg_conf *c, int queue, char *out, size_t n
    0 when it will not come again. Windows without a zone follow the process's time zone. */
 int vg_conf_window_next(const struct vg_window_conf *w, uint64_t now_usec, uint64_t *ret_start,
                         uint64_t *ret_end);
-/* What `usec` of holding `res` costs in millionths, rounded up to a whole one. */
-uint64_t vg_price_cost_micro(const struct vg_price *p, const struct vg_res *res, uint64_t usec);
 /* "2026-12-01 02:00", with seconds, 'T' and a zone (Z, +01:00) if wanted. 0 or -EINVAL. */
 int vg_parse_when(const char *s, struct vg_when *ret);
 /* "2.5", "0.000125" -> millionths; at most six decimals. 0, -EINVAL or -ERANGE. */

@@ -14,14 +14,23 @@ static const struct key keys[] = {
 };
 
 static const char *const section_names[] = {
-    [SECTION_top] = "the configuration", [SECTION_access] = "'access'",
-    [SECTION_limits] = "'limits'",       [SECTION_env] = "'env'",
-    [SECTION_node] = "'node'",           [SECTION_pool] = "a pool",
-    [SECTION_nodes] = "'nodes'",         [SECTION_shape] = "a shape",
-    [SECTION_scheduler] = "'scheduler'", [SECTION_price] = "a price",
-    [SECTION_queue] = "a queue",         [SECTION_user] = "a user of a queue",
-    [SECTION_each_user] = "'each_user'", [SECTION_amount] = "an amount",
-    [SECTION_window] = "a window",       [SECTION_reservation] = "a reservation",
+    [SECTION_top] = "the configuration",
+    [SECTION_access] = "'access'",
+    [SECTION_limits] = "'limits'",
+    [SECTION_env] = "'env'",
+    [SECTION_node] = "'node'",
+    [SECTION_pool] = "a pool",
+    [SECTION_nodes] = "'nodes'",
+    [SECTION_shape] = "a shape",
+    [SECTION_scheduler] = "'scheduler'",
+    [SECTION_price] = "a price",
+    [SECTION_energy] = "'energy'",
+    [SECTION_queue] = "a queue",
+    [SECTION_user] = "a user of a queue",
+    [SECTION_each_user] = "'each_user'",
+    [SECTION_amount] = "an amount",
+    [SECTION_window] = "a window",
+    [SECTION_reservation] = "a reservation",
 };
 
 static int fail_unknown(struct parse *p, const yaml_node_t *at, enum section section,

@@ -1,4 +1,4 @@
-/* What the configured policy means for one queue or user, and what things cost. */
+/* What the configured policy means for one queue or user; amounts of money. */
 #include "base/cleanup.h"
 #include "base/util.h"
 #include "conf/parse.h"
@@ -86,21 +86,6 @@ char *vg_conf_queue_path(const struct vg_conf *c, int queue, char *out, size_t n
 }
 
 /* ------------------------------------------------------------------ money */
-
-uint64_t vg_price_cost_micro(const struct vg_price *p, const struct vg_res *res, uint64_t usec) {
-    typedef unsigned __int128 wide;
-    const uint64_t hour = 3600 * VG_USEC;
-    uint64_t gpu_milli = res->gpus * 1000ULL + res->gpu_milli;
-    /* Each part is exact; the sum is rounded up once. All over 1000 * 2^30 * hour. */
-    wide parts = (wide)p->gpu_hour_micro * gpu_milli * (1ULL << 30) +
-                 (wide)p->cpu_hour_micro * res->cpu_milli * (1ULL << 30) +
-                 (wide)p->gib_hour_micro * res->mem_bytes * 1000;
-    wide unit = (wide)1000 << 30;
-    wide whole = parts / unit, rest = parts % unit; /* micro an hour, and what is left of one */
-    wide cost = whole * usec + (rest * usec + unit - 1) / unit;
-    cost = (cost + hour - 1) / hour;
-    return cost > UINT64_MAX ? UINT64_MAX : (uint64_t)cost;
-}
 
 int vg_parse_micro(const char *s, uint64_t *ret) {
     uint64_t v = 0;

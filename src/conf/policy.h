@@ -87,6 +87,16 @@ struct vg_scheduler_conf {
 /* In millionths of the currency, by the hour. */
 struct vg_price {
     uint64_t gpu_hour_micro, cpu_hour_micro, gib_hour_micro;
+    uint64_t storage_gib_month_micro; /* of what is kept in the store of environments */
+    /* Taken off, in thousandths of a percent: for GPUs that are held and do nothing; for tasks
+       that may be preempted. */
+    uint64_t idle_milli, preemptible_milli;
+};
+
+/* What a kilowatt-hour at the GPUs means. */
+struct vg_energy_conf {
+    uint64_t co2_milli; /* thousandths of a gram for each */
+    uint64_t pue_milli; /* what the whole site draws for each that they draw, in thousandths */
 };
 
 enum vg_repeat { VG_REPEAT_ONCE, VG_REPEAT_DAILY, VG_REPEAT_WEEKLY };

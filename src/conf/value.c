@@ -346,6 +346,8 @@ int parse_value(struct parse *p, const yaml_node_t *node, const struct key *key,
         return parse_section(p, node, SECTION_scheduler, place);
     case TYPE_PRICE:
         return parse_section(p, node, SECTION_price, place);
+    case TYPE_ENERGY:
+        return parse_section(p, node, SECTION_energy, place);
     case TYPE_AMOUNT:
         return parse_section(p, node, SECTION_amount, place);
     case TYPE_EACH_USER:

@@ -4,6 +4,7 @@
 #include "control/bare.h"
 #include "control/control.h"
 #include "control/policy.h"
+#include "control/price.h"
 #include "model/pool.h"
 
 #include <string.h>
@@ -33,30 +34,16 @@ static int admit_priority(const struct vg_pool_conf *pool, const struct vg_tenan
     return 0;
 }
 
-/* How long `most` pays for; UINT64_MAX: for ever. */
-static uint64_t affordable_usec(const struct vg_price *price, const struct vg_res *grant,
-                                uint64_t most_micro) {
-    const uint64_t hour = 3600 * VG_USEC;
-    uint64_t an_hour = vg_price_cost_micro(price, grant, hour);
-    if (!an_hour)
-        return UINT64_MAX;
-    unsigned __int128 usec = (unsigned __int128)most_micro * hour / an_hour;
-    return usec > UINT64_MAX ? UINT64_MAX : (uint64_t)usec;
-}
-
-static int admit_time(const struct vg_pool_conf *pool, const struct vg_res *grant,
-                      Vg__Pb__TaskSpec *spec, struct vg_err *err) {
+static int admit_time(const struct vg_control *c, const struct vg_pool_conf *pool,
+                      const struct vg_res *grant, Vg__Pb__TaskSpec *spec, struct vg_err *err) {
     spec->time_limit_usec = vg_pool_time_usec(pool, spec->time_limit_usec);
-    if (spec->max_cost_micro) {
-        uint64_t usec = affordable_usec(&pool->price, grant, spec->max_cost_micro);
-        if (usec < VG_USEC)
-            return vg_err_set(err, VG_INVALID,
-                              "--max-cost would not pay for a second on pool '%s': raise it or ask "
-                              "for less",
-                              pool->name);
-        if (usec != UINT64_MAX && (!spec->time_limit_usec || usec < spec->time_limit_usec))
-            spec->time_limit_usec = usec;
-    }
+    struct vg_hold h = vg_hold_of(grant, spec->preemptible);
+    if (spec->max_cost_micro &&
+        vg_prices_pay_usec(c, pool, &h, vg_wall_usec(), spec->max_cost_micro) < VG_USEC)
+        return vg_err_set(err, VG_INVALID,
+                          "--max-cost would not pay for a second on pool '%s': raise it or ask for "
+                          "less",
+                          pool->name);
     spec->has_time_limit_usec = spec->time_limit_usec != 0;
     return 0;
 }
@@ -100,6 +87,10 @@ int vg_admit(struct vg_control *c, const struct vg_user *u, Vg__Pb__TaskSpec *sp
     struct vg_res grant;
     if (!pool)
         return err->code;
+    if (!spec->has_preemptible) {
+        spec->has_preemptible = 1;
+        spec->preemptible = t.preemptible;
+    }
     int r = vg_pool_grant(&c->conf, pool, spec->want, &grant, err);
     if (r >= 0 && spec->gpu_hard && !(pool->class == VG_CLASS_MPS && grant.gpu_milli))
         r = vg_err_set(
@@ -110,7 +101,7 @@ int vg_admit(struct vg_control *c, const struct vg_user *u, Vg__Pb__TaskSpec *sp
     if (r >= 0)
         r = admit_priority(pool, &t, spec, err);
     if (r >= 0)
-        r = admit_time(pool, &grant, spec, err);
+        r = admit_time(c, pool, &grant, spec, err);
     if (r >= 0)
         r = admit_others(c, pool, spec, &grant, err);
     if (r >= 0)
@@ -120,10 +111,6 @@ int vg_admit(struct vg_control *c, const struct vg_user *u, Vg__Pb__TaskSpec *sp
         r = vg_err_sys(err, ENOMEM, "cannot take the task");
     if (r < 0)
         return r;
-    if (!spec->has_preemptible) {
-        spec->has_preemptible = 1;
-        spec->preemptible = t.preemptible;
-    }
     *ret_grant = grant;
     return 0;
 }

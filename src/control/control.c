@@ -17,6 +17,7 @@
 #include "control/peer.h"
 #include "control/persist.h"
 #include "control/place.h"
+#include "control/price.h"
 #include "control/replay.h"
 #include "control/schedule.h"
 #include "control/series.h"
@@ -229,6 +230,8 @@ int vg_control_start(struct vg_control *c, uv_loop_t *loop, const struct vg_cont
     if (r >= 0)
         r = vg_authority_open(&c->ca, &c->home, c->cloud, err);
     if (r >= 0)
+        r = vg_prices_open(c, err);
+    if (r >= 0)
         r = open_sched(c, err);
     if (r >= 0)
         r = vg_persist_load(c, err);
@@ -333,6 +336,7 @@ void vg_control_done(struct vg_control *c) {
     vg_envs_done(c);
     vg_keys_done(c);
     vg_policy_close(&c->policy);
+    vg_book_done(&c->book);
     vg_tenants_done(&c->tenants);
     vg_authority_close(&c->ca);
     vg_conf_done(&c->conf);

@@ -8,6 +8,7 @@
 #include "control/counts.h"
 #include "control/home.h"
 #include "control/policy.h"
+#include "meter/price.h"
 #include "model/alike.h"
 #include "model/tenant.h"
 #include "net/conn.h"
@@ -28,6 +29,7 @@ struct vg_control {
     struct vg_authority ca;
     struct vg_store *store;
     struct vg_policy policy;
+    struct vg_book book;   /* prices: control/price.h */
     struct vg_timer *wake; /* when the scheduler wants to be asked again ... */
     uint64_t wake_usec;    /* ... wall time */
     bool conf_named;       /* the configuration's file was given: it must be there */

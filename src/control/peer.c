@@ -14,6 +14,7 @@
 #include "control/gang.h"
 #include "control/keys.h"
 #include "control/nodes.h"
+#include "control/price.h"
 #include "control/users.h"
 
 #include <stdarg.h>
@@ -78,6 +79,8 @@ static const struct route routes[] = {
     [B(TEAM_SET)] = {NEED_USER, VG_ACT_MANAGE_USERS, vg_api_team_set},
     [B(TEAM_REMOVE)] = {NEED_USER, VG_ACT_MANAGE_USERS, vg_api_team_remove},
     [B(USER_SET)] = {NEED_USER, 0, vg_api_user_set, VG_SCOPE_ADMIN},
+    [B(PRICE_LIST)] = {NEED_USER, 0, vg_api_price_list},
+    [B(PRICE_SET)] = {NEED_USER, VG_ACT_MANAGE_MONEY, vg_api_price_set},
     [B(AGENT_HELLO)] = {NEED_NONE, 0, vg_agent_on_hello},
     [B(HEARTBEAT)] = {NEED_AGENT, 0, vg_agent_on_heartbeat},
     [B(TASK_STARTED)] = {NEED_AGENT, 0, vg_agent_on_started},

@@ -9,6 +9,7 @@
 #include "control/job.h"
 #include "control/node-gpus.h"
 #include "control/nodes.h"
+#include "control/price.h"
 #include "control/sessions.h"
 #include "gpu/near.h"
 
@@ -288,7 +289,7 @@ int vg_policy_request(struct vg_control *c, struct vg_policy *p, const struct vg
         .node = j->session ? j->session->node : 0,
         .preemptible = s->preemptible,
         .fixed = !vg_eng_may_preempt(p->conf, s->interactive && !s->detached, s->preemptible),
-        .limit_usec = s->time_limit_usec,
+        .limit_usec = vg_prices_limit_usec(c, t),
         .kin = kin_of(t),
         .gang = s->gang ? t->group : 0};
     if (s->pool && vg_conf_pool(p->conf, s->pool))

@@ -8,6 +8,7 @@
 #include "control/nodes.h"
 #include "control/place.h"
 #include "control/policy.h"
+#include "control/price.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -203,6 +204,7 @@ int vg_policy_reload(struct vg_control *c, char *out, size_t n, struct vg_err *e
     c->policy = p;
     c->policy.conf = &c->conf;
     vg_policy_windows(c);
+    vg_prices_configured(c);
     snprintf(out, n, "the configuration was read again: %zu pools, %zu queues%s", c->conf.n_pools,
              c->conf.n_queues, note);
     vg_info("%s", out);

@@ -11,6 +11,7 @@
 #include "control/nodes.h"
 #include "control/place.h"
 #include "control/policy.h"
+#include "control/price.h"
 #include "model/tenant.h"
 
 #include <stdio.h>
@@ -37,11 +38,12 @@ static void say(struct vg_why *w, const char *code, const char *text) {
 
 /* What it is expected to cost, in all its members. */
 static void add_cost(struct vg_control *c, struct vg_why *w, const char *pool,
-                     const struct vg_res *grant, uint64_t run_usec, uint32_t members) {
+                     const struct vg_res *grant, bool preemptible, uint64_t run_usec,
+                     uint32_t members) {
     const struct vg_pool_conf *p = vg_conf_pool(&c->conf, pool);
     if (!p || !run_usec)
         return;
-    uint64_t one = vg_price_cost_micro(&p->price, grant, run_usec), all;
+    uint64_t one = vg_prices_cost(c, p, grant, preemptible, vg_wall_usec(), run_usec), all;
     if (__builtin_mul_overflow(one, (uint64_t)members, &all))
         all = UINT64_MAX;
     w->pb.has_cost_micro = 1;
@@ -66,9 +68,9 @@ static void add_holders(struct vg_control *c, const struct vg_eng_why *e, struct
 }
 
 static void from_engine(struct vg_control *c, const struct vg_eng_why *e, const char *pool,
-                        const struct vg_res *grant, uint64_t limit_usec, uint32_t members,
+                        const struct vg_res *grant, const Vg__Pb__TaskSpec *spec, uint32_t members,
                         struct vg_why *w) {
-    uint64_t run = e->run_usec ? e->run_usec : limit_usec;
+    uint64_t run = e->run_usec ? e->run_usec : spec->time_limit_usec;
     snprintf(w->basis, sizeof w->basis, "%s", e->basis);
     w->pb.basis = w->basis;
     w->pb.has_ahead = 1;
@@ -82,7 +84,7 @@ static void from_engine(struct vg_control *c, const struct vg_eng_why *e, const 
         w->pb.node = (char *)vg_nodelink_name(c, e->node);
     add_holders(c, e, w);
     struct vg_res given = vg_bare_expected(c, pool, e->node, grant);
-    add_cost(c, w, pool, &given, run, members);
+    add_cost(c, w, pool, &given, spec->preemptible, run, members);
 }
 
 /* ------------------------------------------------------------------ tasks */
@@ -121,7 +123,7 @@ static void why_queued(struct vg_control *c, const struct vg_job *j, struct vg_w
         w->pb.expected_start_usec = t->due_usec;
     } else if (vg_eng_why(vg_policy_now(c), t->id, &e) >= 0) {
         say(w, code_name(e.code), e.text);
-        from_engine(c, &e, vg_task_pool(t), &t->grant, t->spec->time_limit_usec, 1, w);
+        from_engine(c, &e, vg_task_pool(t), &t->grant, t->spec, 1, w);
         add_drained(c, t, w);
     } else {
         say(w, "accepting", "it is being written down and begins to wait when that is done");
@@ -295,6 +297,6 @@ int vg_why_forecast(struct vg_control *c, const struct vg_user *u, Vg__Pb__TaskS
         return vg_err_sys(err, -x, "cannot look ahead");
     vg__pb__why_info__init(&ret->pb);
     say(ret, code_name(e.code), e.text);
-    from_engine(c, &e, spec->pool, grant, spec->time_limit_usec, members, ret);
+    from_engine(c, &e, spec->pool, grant, spec, members, ret);
     return 0;
 }

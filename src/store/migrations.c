@@ -135,6 +135,39 @@ const char *const vg_migrations[] = {
     " SELECT RAISE(ABORT, 'the audit log is only added to'); END;"
     "CREATE TRIGGER audit_is_fixed BEFORE UPDATE ON audit WHEN length(OLD.hash)>0 BEGIN"
     " SELECT RAISE(ABORT, 'the audit log is only added to'); END;",
+
+    /* Prices, what was charged, budgets: docs/money.md. What was written stays as it is. */
+    "CREATE TABLE prices(id INTEGER PRIMARY KEY, pool TEXT NOT NULL, class TEXT NOT NULL,"
+    " from_usec INTEGER NOT NULL, gpu_hour_micro INTEGER NOT NULL, cpu_hour_micro INTEGER NOT NULL,"
+    " gib_hour_micro INTEGER NOT NULL, storage_gib_month_micro INTEGER NOT NULL,"
+    " idle_milli INTEGER NOT NULL, preemptible_milli INTEGER NOT NULL, currency TEXT NOT NULL,"
+    " who TEXT NOT NULL, set_usec INTEGER NOT NULL);"
+    "CREATE TABLE ledger(seq INTEGER PRIMARY KEY, task TEXT NOT NULL, attempt INTEGER NOT NULL,"
+    " part INTEGER NOT NULL, kind TEXT NOT NULL, from_usec INTEGER NOT NULL,"
+    " until_usec INTEGER NOT NULL, user TEXT NOT NULL, team TEXT NOT NULL, org TEXT NOT NULL,"
+    " project TEXT NOT NULL, pool TEXT NOT NULL, class TEXT NOT NULL, node TEXT NOT NULL,"
+    " labels TEXT NOT NULL, gpu_milli INTEGER NOT NULL, cpu_milli INTEGER NOT NULL,"
+    " mem_bytes INTEGER NOT NULL, preemptible INTEGER NOT NULL, price INTEGER NOT NULL,"
+    " currency TEXT NOT NULL, cost_micro INTEGER NOT NULL, gpu_micro INTEGER NOT NULL,"
+    " rest_hi INTEGER NOT NULL, rest_lo INTEGER NOT NULL, energy_mj INTEGER NOT NULL,"
+    " gpu_busy_usec INTEGER NOT NULL, gpu_unused_usec INTEGER NOT NULL, text TEXT NOT NULL,"
+    " who TEXT NOT NULL);"
+    "CREATE UNIQUE INDEX ledger_task ON ledger(task, attempt, part) WHERE task<>'';"
+    "CREATE UNIQUE INDEX ledger_kept ON ledger(user, from_usec) WHERE kind='storage';"
+    "CREATE INDEX ledger_from ON ledger(from_usec);"
+    "CREATE TRIGGER ledger_stays BEFORE UPDATE ON ledger BEGIN"
+    " SELECT RAISE(ABORT, 'the ledger is append-only'); END;"
+    "CREATE TRIGGER ledger_keeps BEFORE DELETE ON ledger BEGIN"
+    " SELECT RAISE(ABORT, 'the ledger is append-only'); END;"
+    "CREATE TRIGGER prices_stay BEFORE UPDATE ON prices BEGIN"
+    " SELECT RAISE(ABORT, 'the price book is append-only'); END;"
+    "CREATE TRIGGER prices_keep BEFORE DELETE ON prices BEGIN"
+    " SELECT RAISE(ABORT, 'the price book is append-only'); END;"
+    "CREATE TABLE budgets(name TEXT PRIMARY KEY, scope TEXT NOT NULL, period TEXT NOT NULL,"
+    " policy TEXT NOT NULL, who TEXT NOT NULL, currency TEXT NOT NULL, warn TEXT NOT NULL,"
+    " limit_micro INTEGER NOT NULL, grace_usec INTEGER NOT NULL, set_usec INTEGER NOT NULL,"
+    " paused INTEGER NOT NULL, warned_percent INTEGER NOT NULL,"
+    " warned_from_usec INTEGER NOT NULL) WITHOUT ROWID;",
 };
 const size_t vg_n_migrations = VG_COUNT(vg_migrations);
 

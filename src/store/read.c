@@ -110,6 +110,26 @@ READER(memory, vg_memory_row, "SELECT kind,key,a,b,c,d FROM sched_memory ORDER B
        .kind = (uint32_t)store_u64(q, 0), .key = store_u64(q, 1),
        .value = {store_u64(q, 2), store_u64(q, 3), store_u64(q, 4), store_u64(q, 5)})
 
+READER(prices, vg_price_row,
+       "SELECT id,pool,class,from_usec,gpu_hour_micro,cpu_hour_micro,gib_hour_micro,"
+       "storage_gib_month_micro,idle_milli,preemptible_milli,currency,who,set_usec "
+       "FROM prices ORDER BY id",
+       .id = store_u64(q, 0), .pool = store_text(q, 1), .class_name = store_text(q, 2),
+       .from_usec = store_u64(q, 3), .gpu_hour_micro = store_u64(q, 4),
+       .cpu_hour_micro = store_u64(q, 5), .gib_hour_micro = store_u64(q, 6),
+       .storage_gib_month_micro = store_u64(q, 7), .idle_milli = (uint32_t)store_u64(q, 8),
+       .preemptible_milli = (uint32_t)store_u64(q, 9), .currency = store_text(q, 10),
+       .who = store_text(q, 11), .set_usec = store_u64(q, 12))
+
+READER(budgets, vg_budget_row,
+       "SELECT name,scope,period,policy,who,currency,warn,limit_micro,grace_usec,set_usec,paused,"
+       "warned_percent,warned_from_usec FROM budgets ORDER BY name",
+       .name = store_text(q, 0), .scope = store_text(q, 1), .period = store_text(q, 2),
+       .policy = store_text(q, 3), .who = store_text(q, 4), .currency = store_text(q, 5),
+       .warn = store_text(q, 6), .limit_micro = store_u64(q, 7), .grace_usec = store_u64(q, 8),
+       .set_usec = store_u64(q, 9), .paused = store_u64(q, 10) != 0,
+       .warned_percent = (uint32_t)store_u64(q, 11), .warned_from_usec = store_u64(q, 12))
+
 struct attempts_ctx {
     int (*cb)(void *, const struct vg_attempt_row *);
     void *arg;

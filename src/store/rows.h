@@ -151,6 +151,44 @@ struct vg_history_row {
     const char *outcome; /* final state */
 };
 
+/* One entry of the price book. */
+struct vg_price_row {
+    uint64_t id;
+    const char *pool, *class_name, *currency, *who;
+    uint64_t from_usec, set_usec;
+    uint64_t gpu_hour_micro, cpu_hour_micro, gib_hour_micro, storage_gib_month_micro;
+    uint32_t idle_milli, preemptible_milli;
+};
+
+/* One charge; see docs/money.md. Never changed, never removed. */
+struct vg_ledger_row {
+    uint64_t seq;  /* given by the caller, growing */
+    uint64_t task; /* 0: none */
+    uint32_t attempt, part;
+    const char *kind; /* "held", "back" (held, taken back), "unused", "storage", "credit" */
+    uint64_t from_usec, until_usec;
+    const char *user, *team, *org, *project, *pool, *class_name, *node;
+    const char *labels; /* "k=v" lines */
+    uint64_t gpu_milli, cpu_milli, mem_bytes;
+    bool preemptible;
+    uint64_t price; /* 0: none */
+    const char *currency;
+    int64_t cost_micro;
+    uint64_t gpu_micro;        /* of it: for GPUs */
+    uint64_t rest_hi, rest_lo; /* what is left of a millionth after it */
+    uint64_t energy_mj, gpu_busy_usec, gpu_unused_usec;
+    const char *text, *who; /* of a credit */
+};
+
+struct vg_budget_row {
+    const char *name, *scope, *period, *policy, *who, *currency;
+    const char *warn; /* percents, "50,80,95" */
+    uint64_t limit_micro, grace_usec, set_usec;
+    bool paused;
+    uint32_t warned_percent;   /* highest level that was told ... */
+    uint64_t warned_from_usec; /* ... in the period that began then */
+};
+
 /* What the scheduler wants to know again after a restart. */
 struct vg_memory_row {
     uint32_t kind;

@@ -120,6 +120,15 @@ int vg_store_put_attempt(struct vg_store *s, const struct vg_attempt_row *row,
 int vg_store_put_history(struct vg_store *s, const struct vg_history_row *row);
 /* At most `limit` of each that ended before. Lazy. */
 int vg_store_prune_history(struct vg_store *s, uint64_t before_usec, uint32_t limit);
+/* Lazy, as are rows of the ledger: written as soon as it can be, whatever happens to the disk. An
+   entry of the price book is written before the charges that were queued after it. */
+int vg_store_add_price(struct vg_store *s, const struct vg_price_row *row, vg_store_cb *cb,
+                       void *arg);
+int vg_store_add_ledger(struct vg_store *s, const struct vg_ledger_row *row, vg_store_cb *cb,
+                        void *arg);
+int vg_store_put_budget(struct vg_store *s, const struct vg_budget_row *row, vg_store_cb *cb,
+                        void *arg);
+int vg_store_del_budget(struct vg_store *s, const char *name, vg_store_cb *cb, void *arg);
 /* Lazy; `saved_usec` dates the row, so that what was not saved this time can be forgotten. */
 int vg_store_put_memory(struct vg_store *s, const struct vg_memory_row *row, uint64_t saved_usec);
 int vg_store_prune_memory(struct vg_store *s, uint64_t before_usec);
@@ -174,6 +183,28 @@ struct vg_audit_filter {
     const char *search;  /* NULL, or a part of `what`, `who` or `from`; letters' case is ignored */
     uint64_t since_usec; /* 0: ever */
 };
+/* In the order of their ids. */
+int vg_store_load_prices(struct vg_store *s, int (*cb)(void *, const struct vg_price_row *),
+                         void *arg);
+int vg_store_load_budgets(struct vg_store *s, int (*cb)(void *, const struct vg_budget_row *),
+                          void *arg);
+
+struct vg_ledger_filter {
+    uint64_t task;                  /* 0: any */
+    uint64_t from_usec, until_usec; /* rows that reach into it; until 0: without end */
+    const char *user, *team, *org, *pool, *project; /* NULL: any */
+    uint64_t below_seq;                             /* 0: all; else older rows than this */
+    uint32_t limit; /* 0: all, oldest first; else the newest so many, newest first */
+};
+typedef int vg_ledger_row_cb(void *arg, const struct vg_ledger_row *row);
+int vg_store_load_ledger(struct vg_store *s, const struct vg_ledger_filter *f, vg_ledger_row_cb *cb,
+                         void *arg);
+/* The same on a connection of its own, for any thread; `path` is the store's file. */
+int vg_store_scan_ledger(const char *path, const struct vg_ledger_filter *f, vg_ledger_row_cb *cb,
+                         void *arg);
+const char *vg_store_path(const struct vg_store *s);
+/* The newest row's number; 0: there is none. */
+int vg_store_last_ledger(struct vg_store *s, uint64_t *ret);
 /* Newest first, unless `after`. */
 int vg_store_load_audit(struct vg_store *s, const struct vg_audit_filter *f,
                         int (*cb)(void *, const struct vg_audit_row *), void *arg);

@@ -301,6 +301,84 @@ int vg_store_put_attempt(struct vg_store *s, const struct vg_attempt_row *row,
     return queue(s, STMT_ATTEMPT_PUT, sync, &v, cb, arg);
 }
 
+int vg_store_add_price(struct vg_store *s, const struct vg_price_row *row, vg_store_cb *cb,
+                       void *arg) {
+    struct vals v = {0};
+    ADD_U64(row->id);
+    add_text(&v, row->pool);
+    add_text(&v, row->class_name);
+    ADD_U64(row->from_usec);
+    ADD_U64(row->gpu_hour_micro);
+    ADD_U64(row->cpu_hour_micro);
+    ADD_U64(row->gib_hour_micro);
+    ADD_U64(row->storage_gib_month_micro);
+    ADD_U32(row->idle_milli);
+    ADD_U32(row->preemptible_milli);
+    add_text(&v, row->currency);
+    add_text(&v, row->who);
+    ADD_U64(row->set_usec);
+    return queue(s, STMT_PRICE_ADD, VG_STORE_LAZY, &v, cb, arg);
+}
+
+int vg_store_add_ledger(struct vg_store *s, const struct vg_ledger_row *row, vg_store_cb *cb,
+                        void *arg) {
+    struct vals v = {0};
+    ADD_U64(row->seq);
+    add_id(&v, row->task);
+    ADD_U32(row->attempt);
+    ADD_U32(row->part);
+    add_text(&v, row->kind);
+    ADD_U64(row->from_usec);
+    ADD_U64(row->until_usec);
+    add_text(&v, row->user);
+    add_text(&v, row->team);
+    add_text(&v, row->org);
+    add_text(&v, row->project);
+    add_text(&v, row->pool);
+    add_text(&v, row->class_name);
+    add_text(&v, row->node);
+    add_text(&v, row->labels);
+    ADD_U64(row->gpu_milli);
+    ADD_U64(row->cpu_milli);
+    ADD_U64(row->mem_bytes);
+    ADD_BOOL(row->preemptible);
+    ADD_U64(row->price);
+    add_text(&v, row->currency);
+    add_int(&v, row->cost_micro);
+    ADD_U64(row->gpu_micro);
+    ADD_U64(row->rest_hi);
+    ADD_U64(row->rest_lo);
+    ADD_U64(row->energy_mj);
+    ADD_U64(row->gpu_busy_usec);
+    ADD_U64(row->gpu_unused_usec);
+    add_text(&v, row->text);
+    add_text(&v, row->who);
+    return queue(s, STMT_LEDGER_ADD, VG_STORE_LAZY, &v, cb, arg);
+}
+
+int vg_store_put_budget(struct vg_store *s, const struct vg_budget_row *row, vg_store_cb *cb,
+                        void *arg) {
+    struct vals v = {0};
+    add_text(&v, row->name);
+    add_text(&v, row->scope);
+    add_text(&v, row->period);
+    add_text(&v, row->policy);
+    add_text(&v, row->who);
+    add_text(&v, row->currency);
+    add_text(&v, row->warn);
+    ADD_U64(row->limit_micro);
+    ADD_U64(row->grace_usec);
+    ADD_U64(row->set_usec);
+    ADD_BOOL(row->paused);
+    ADD_U32(row->warned_percent);
+    ADD_U64(row->warned_from_usec);
+    return queue(s, STMT_BUDGET_PUT, VG_STORE_LAZY, &v, cb, arg);
+}
+
+int vg_store_del_budget(struct vg_store *s, const char *name, vg_store_cb *cb, void *arg) {
+    return del_by_name(s, STMT_BUDGET_DEL, name, cb, arg);
+}
+
 int vg_store_put_history(struct vg_store *s, const struct vg_history_row *row) {
     struct vals v = {0};
     add_id(&v, row->task);

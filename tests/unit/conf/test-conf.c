@@ -112,7 +112,7 @@ Test(conf, each_mistake_has_its_sentence) {
         {"\nxyzzy: 1",
          "c.yaml:2: unknown key 'xyzzy' in the configuration; the keys there are "
          "listen, advertise, metrics, web, web_cert, web_key, access, limits, node, env, lease, "
-         "heartbeat, node_certificate, default_pool, pools, currency, scheduler, queues, "
+         "heartbeat, node_certificate, default_pool, pools, currency, energy, scheduler, queues, "
          "maintenance, reservations"},
         {"lease: 1m\nlease: 2m", "c.yaml:2: 'lease' stands twice in the configuration; keep one"},
         {"listen: 7480", "c.yaml:1: 'listen' is '7480', but must be HOST:PORT, like 127.0.0.1:7480 "

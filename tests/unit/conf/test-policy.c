@@ -102,29 +102,19 @@ Test(policy, teams_find_their_queue) {
 Test(policy, pools_have_prices_models_and_bounds) {
     struct vg_conf c;
     load("currency: EUR\npools:\n- name: a\n  models: [A100, H100]\n  min_run: 2m\n"
-         "  max_priority: 70\n  price: {gpu_hour: 2.50, cpu_hour: 0.04, gib_hour: 0.000125}\n",
+         "  max_priority: 70\n  price: {gpu_hour: 2.50, cpu_hour: 0.04, gib_hour: 0.000125,\n"
+         "  storage_gib_month: 0.02, idle_discount: 30, preemptible_discount: 12.5}\n"
+         "energy: {co2_g_per_kwh: 380.5, pue: 1.25}\n",
          &c);
     const struct vg_pool_conf *p = &c.pool[0];
     cr_assert_str_eq(c.currency, "EUR");
     cr_assert(p->model.n == 2 && p->max_priority == 70 && p->min_run_usec == 120 * VG_USEC);
     cr_assert(p->price.gpu_hour_micro == 2500000 && p->price.cpu_hour_micro == 40000);
     cr_assert_eq(p->price.gib_hour_micro, 125);
+    cr_assert_eq(p->price.storage_gib_month_micro, 20000);
+    cr_assert(p->price.idle_milli == 30000 && p->price.preemptible_milli == 12500);
+    cr_assert(c.energy.co2_milli == 380500 && c.energy.pue_milli == 1250);
     vg_conf_done(&c);
-}
-
-Test(policy, costs_are_exact_and_rounded_up) {
-    struct vg_price p = {.gpu_hour_micro = 2500000, .cpu_hour_micro = 40000, .gib_hour_micro = 125};
-    struct vg_res r = {.gpus = 2, .cpu_milli = 4000, .mem_bytes = 16ULL << 30};
-    cr_assert_eq(vg_price_cost_micro(&p, &r, 3600 * VG_USEC), 5000000 + 160000 + 2000);
-    cr_assert_eq(vg_price_cost_micro(&p, &r, 0), 0);
-    cr_assert_eq(vg_price_cost_micro(&p, &r, 1), 1, "a part of a millionth costs one");
-    struct vg_res share = {.gpu_milli = 250};
-    cr_assert_eq(vg_price_cost_micro(&p, &share, 1800 * VG_USEC), 312500);
-    struct vg_res none = {0};
-    cr_assert_eq(vg_price_cost_micro(&p, &none, 3600 * VG_USEC), 0);
-    struct vg_price most = {1000000000000, 1000000000000, 1000000000000};
-    struct vg_res all = {.gpus = 64, .cpu_milli = 4096000, .mem_bytes = 1ULL << 50};
-    cr_assert_eq(vg_price_cost_micro(&most, &all, 36500ULL * 86400 * VG_USEC), UINT64_MAX);
 }
 
 Test(policy, prices_are_decimal_text) {

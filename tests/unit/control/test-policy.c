@@ -4,6 +4,7 @@
 #include "base/util.h"
 #include "control/job.h"
 #include "control/policy.h"
+#include "control/price.h"
 #include "policy-world.h"
 
 #include <sqlite3.h>
@@ -135,7 +136,8 @@ Test(policy, priorities_and_budgets_are_held) {
     expect_kind(VG__PB__RUN_EVENT__KIND__QUEUED);
     const struct vg_job *j = vg_job_get(&w.c, T2);
     cr_assert_eq(j->task->spec->priority, 20, "the queue's default");
-    cr_assert_eq(j->task->spec->time_limit_usec, 10000 * VG_USEC, "what the budget pays for");
+    cr_assert_eq(j->task->spec->time_limit_usec, 0, "its own limit stays what it is");
+    cr_assert_eq(vg_prices_limit_usec(&w.c, j->task) / VG_USEC, 10000, "what it pays for");
 }
 
 static void retried(Vg__Pb__RunReq *r) {
