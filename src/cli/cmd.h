@@ -60,7 +60,7 @@ void vg_cmd_help(FILE *out, const char *program, const struct vg_cmd *subs, size
 /* Commands and groups, each in its file. */
 extern const struct vg_cmd vg_cmd_up, vg_cmd_down, vg_cmd_status, vg_cmd_login, vg_cmd_logout,
     vg_cmd_join, vg_cmd_agent, vg_cmd_task, vg_cmd_pool, vg_cmd_gpu, vg_cmd_node, vg_cmd_session,
-    vg_cmd_user, vg_cmd_team, vg_cmd_org, vg_cmd_token, vg_cmd_completion, vg_cmd_queue,
-    vg_cmd_schedule, vg_cmd_config, vg_cmd_mirror, vg_cmd_env, vg_cmd_envd;
+    vg_cmd_user, vg_cmd_team, vg_cmd_org, vg_cmd_audit, vg_cmd_token, vg_cmd_completion,
+    vg_cmd_queue, vg_cmd_schedule, vg_cmd_config, vg_cmd_mirror, vg_cmd_env, vg_cmd_envd;
 /* Money. */
 extern const struct vg_cmd vg_cmd_price, vg_cmd_cost, vg_cmd_usage, vg_cmd_budget;

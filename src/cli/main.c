@@ -68,6 +68,7 @@ const struct vg_cmd *vg_commands(size_t *ret_n) {
                                                &vg_cmd_user,
                                                &vg_cmd_team,
                                                &vg_cmd_org,
+                                               &vg_cmd_audit,
                                                &vg_cmd_token,
                                                &vg_cmd_config,
                                                &vg_cmd_completion,

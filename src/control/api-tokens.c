@@ -22,21 +22,13 @@ static void out_of_memory(struct vg_call *call) {
 
 /* ------------------------------------------------------------------ making */
 
-/* What a new one will be. */
-struct wish {
-    const char *user, *name;
-    struct vg_apikey *old; /* that it follows; NULL: none */
-    unsigned scope;
-    uint64_t ttl_usec; /* 0: for ever */
-};
-
 /* Others' tokens are the business of those who look after them. */
 static bool may_touch(const struct vg_call *call, const char *owner) {
     const struct vg_user *u = vg_tenants_user(&call->ctl->tenants, owner);
     return strcmp(owner, call->user->name) == 0 || (u && vg_users_manage(call->user, u));
 }
 
-static int check_owner(struct vg_call *call, const struct wish *w, struct vg_err *err) {
+static int check_owner(struct vg_call *call, const struct vg_key_wish *w, struct vg_err *err) {
     size_t n = 0;
     const struct vg_user *u = vg_tenants_user(&call->ctl->tenants, w->user);
     if (call->peer->who.parent)
@@ -61,7 +53,8 @@ static int check_owner(struct vg_call *call, const struct wish *w, struct vg_err
 }
 
 /* A token makes none that may do more than itself; one that follows itself needs no other right. */
-static int check_scope(const struct vg_call *call, const struct wish *w, struct vg_err *err) {
+static int check_scope(const struct vg_call *call, const struct vg_key_wish *w,
+                       struct vg_err *err) {
     const struct vg_who *who = &call->peer->who;
     bool itself = w->old && strcmp(w->old->id, who->key) == 0;
     if (itself || who->scope == VG_SCOPE_ALL)
@@ -78,7 +71,7 @@ static int check_scope(const struct vg_call *call, const struct wish *w, struct 
     return 0;
 }
 
-static int check_life(const struct vg_call *call, struct wish *w, struct vg_err *err) {
+static int check_life(const struct vg_call *call, struct vg_key_wish *w, struct vg_err *err) {
     uint64_t most = call->ctl->conf.access.token_max_usec;
     char text[32];
     if (!w->ttl_usec)
@@ -93,7 +86,7 @@ static int check_life(const struct vg_call *call, struct wish *w, struct vg_err 
     return 0;
 }
 
-static int follow(struct vg_call *call, const Vg__Pb__TokenReq *m, struct wish *w,
+static int follow(struct vg_call *call, const Vg__Pb__TokenReq *m, struct vg_key_wish *w,
                   struct vg_err *err) {
     struct vg_apikey *k = vg_map_get(&call->ctl->keys, m->replaces);
     if (!k || !may_touch(call, k->user))
@@ -103,18 +96,19 @@ static int follow(struct vg_call *call, const Vg__Pb__TokenReq *m, struct wish *
     if (m->n_scope || (m->user && *m->user))
         return vg_err_set(err, VG_INVALID,
                           "a token that follows another is its owner's, with the same scopes");
-    *w = (struct wish){.user = k->user,
-                       .name = m->name && *m->name ? m->name : k->name,
-                       .old = k,
-                       .scope = k->scope,
-                       .ttl_usec = k->expires_usec ? k->expires_usec - k->created_usec : 0};
+    *w = (struct vg_key_wish){.user = k->user,
+                              .name = m->name && *m->name ? m->name : k->name,
+                              .old = k,
+                              .scope = k->scope,
+                              .ttl_usec = k->expires_usec ? k->expires_usec - k->created_usec : 0};
     return 0;
 }
 
-static int read_wish(struct vg_call *call, const Vg__Pb__TokenReq *m, struct wish *w,
+static int read_wish(struct vg_call *call, const Vg__Pb__TokenReq *m, struct vg_key_wish *w,
                      struct vg_err *err) {
     int r = 0;
-    *w = (struct wish){.user = m->user && *m->user ? m->user : call->user->name, .name = m->name};
+    *w = (struct vg_key_wish){.user = m->user && *m->user ? m->user : call->user->name,
+                              .name = m->name};
     if (vg_scope_parse(m->scope, m->n_scope, &w->scope) < 0)
         return vg_err_set(err, VG_INVALID,
                           "a token's scopes are read, run, secrets and admin; none: everything "
@@ -134,21 +128,26 @@ static int read_wish(struct vg_call *call, const Vg__Pb__TokenReq *m, struct wis
     return r < 0 ? r : check_life(call, w, err);
 }
 
-int vg_key_make(struct vg_control *c, const char *user, const char *name, unsigned scope,
-                uint64_t ttl_usec, vg_store_cb *cb, void *arg, struct vg_token *ret) {
+int vg_key_make(struct vg_control *c, const struct vg_key_wish *w, vg_store_cb *cb, void *arg,
+                struct vg_token *ret) {
     struct vg_token t;
     uint8_t hash[32];
     uint64_t now = vg_wall_usec();
     vg_token_new("vgt", c->ca.fingerprint, &t);
     vg_token_hash(&t, hash);
     struct vg_token_row row = {.id = t.id,
-                               .user = user,
-                               .name = name,
+                               .user = w->user,
+                               .name = w->name,
                                .hash = {hash, sizeof hash},
                                .created_usec = now,
-                               .expires_usec = ttl_usec ? now + ttl_usec : 0,
-                               .scope = scope};
+                               .expires_usec = w->ttl_usec ? now + w->ttl_usec : 0,
+                               .scope = w->scope};
     int r = vg_key_add(c, &row);
+    if (r >= 0) /* before the change: one transaction has both */
+        vg_audit_note(c, w->by, w->from, "token %s made for user %s%s%s", t.id, w->user,
+                      w->old ? ", in the place of " : "", w->old ? w->old->id : "");
+    if (r >= 0 && w->old)
+        r = vg_store_del_token(c->store, w->old->id, NULL, NULL);
     if (r >= 0 && (r = vg_store_add_token(c->store, &row, cb, arg)) < 0)
         vg_key_remove(c, t.id);
     if (r >= 0)
@@ -157,7 +156,7 @@ int vg_key_make(struct vg_control *c, const char *user, const char *name, unsign
     return r;
 }
 
-static void end_key(struct vg_call *call, struct vg_apikey *k) {
+static void end_key(struct vg_call *call, const struct vg_apikey *k) {
     vg_auto_free char *user = vg_strdup(k->user), *id = vg_strdup(k->id);
     vg_key_remove(call->ctl, k->id);
     if (user && id)
@@ -168,25 +167,22 @@ void vg_api_token_create(struct vg_call *call) {
     const Vg__Pb__TokenReq *m = call->env->token_create;
     struct vg_control *c = call->ctl;
     struct vg_err err = VG_ERR_INIT;
-    struct wish w;
+    struct vg_key_wish w;
     struct vg_token t;
     if (read_wish(call, m, &w, &err) < 0) {
         vg_peer_fail(call->peer, call->req, &err);
         return;
     }
     struct vg_later *l = vg_later_new(call);
-    if (!l || (w.old && vg_store_del_token(c->store, w.old->id, NULL, NULL) < 0) ||
-        vg_key_make(c, w.user, w.name, w.scope, w.ttl_usec, vg_later_stored, l, &t) < 0) {
+    w.by = call->user->name;
+    w.from = call->peer->who.from;
+    if (!l || vg_key_make(c, &w, vg_later_stored, l, &t) < 0) {
         free(l);
         out_of_memory(call);
         return;
     }
     vg_token_format(&t, l->token);
     memcpy(l->id, t.id, sizeof l->id);
-    if (w.old)
-        vg_audit(call, "token %s of user %s follows %s, which is revoked", t.id, w.user, w.old->id);
-    else
-        vg_audit(call, "token %s made for user %s", t.id, w.user);
     OPENSSL_cleanse(&t, sizeof t);
     if (w.old)
         end_key(call, w.old);

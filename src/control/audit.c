@@ -29,3 +29,10 @@ void vg_audit_as(struct vg_control *c, const char *who, const char *fmt, ...) {
     note(c, who, "virgad", fmt, ap);
     va_end(ap);
 }
+
+void vg_audit_note(struct vg_control *c, const char *who, const char *from, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    note(c, who, from, fmt, ap);
+    va_end(ap);
+}

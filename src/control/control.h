@@ -85,6 +85,7 @@ struct vg_control {
     bool place_again;
     bool stopping;
     bool write_armed;
+    bool verifying; /* the audit log is being walked */
 };
 
 struct vg_control_opts {

@@ -17,9 +17,18 @@ int vg_key_check(struct vg_control *c, const char *text, const struct vg_apikey 
 /* The same of one that was good once: connections outlive tokens. */
 int vg_key_still_good(struct vg_control *c, const char *id, struct vg_err *err);
 int vg_key_add(struct vg_control *c, const struct vg_token_row *row); /* into memory only */
-/* A new one, in memory and on its way to the store; the caller wipes *ret. -ENOMEM, -ENOBUFS. */
-int vg_key_make(struct vg_control *c, const char *user, const char *name, unsigned scope,
-                uint64_t ttl_usec, vg_store_cb *cb, void *arg, struct vg_token *ret);
+/* What a new one will be, and who wants it. Borrowed. */
+struct vg_key_wish {
+    const char *user, *name;
+    const struct vg_apikey *old; /* that it follows, and that the caller forgets; NULL: none */
+    unsigned scope;
+    uint64_t ttl_usec; /* 0: for ever */
+    const char *by, *from;
+};
+/* Makes one, in memory and on its way to the store, and notes it; the caller wipes *ret. -ENOMEM,
+   -ENOBUFS. */
+int vg_key_make(struct vg_control *c, const struct vg_key_wish *w, vg_store_cb *cb, void *arg,
+                struct vg_token *ret);
 void vg_key_remove(struct vg_control *c, const char *id);
 void vg_keys_remove_user(struct vg_control *c, const char *user);
 void vg_keys_done(struct vg_control *c);

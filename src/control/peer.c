@@ -81,6 +81,7 @@ static const struct route routes[] = {
     [B(USER_SET)] = {NEED_USER, 0, vg_api_user_set, VG_SCOPE_ADMIN},
     [B(PRICE_LIST)] = {NEED_USER, 0, vg_api_price_list},
     [B(PRICE_SET)] = {NEED_USER, VG_ACT_MANAGE_MONEY, vg_api_price_set},
+    [B(AUDIT_LIST)] = {NEED_USER, VG_ACT_SEE_AUDIT, vg_api_audit_list},
     [B(AGENT_HELLO)] = {NEED_NONE, 0, vg_agent_on_hello},
     [B(HEARTBEAT)] = {NEED_AGENT, 0, vg_agent_on_heartbeat},
     [B(TASK_STARTED)] = {NEED_AGENT, 0, vg_agent_on_started},
