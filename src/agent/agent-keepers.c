@@ -241,8 +241,8 @@ static void note_failure(struct vg_warm_profile *p) {
 static void send_start(struct vg_agent_keeper *k, struct vg_agent_task *t) {
     int fds[1 + VG_COUNT(t->fds)] = {t->start_fd};
     memcpy(fds + 1, t->fds, t->n_fds * sizeof(int));
-    int r = vg_keeper_send(k, VG_K_START, t->id, t->fd_mask, 0, t->share.words, t->share.words_len,
-                           fds, 1 + t->n_fds);
+    int r = vg_keeper_send(k, VG_K_START, t->id, t->fd_mask, t->start_bytes, t->share.words,
+                           t->share.words_len, fds, 1 + t->n_fds);
     if (r < 0) {
         vg_debug("keeper %u took no start: %s", k->serial, strerror(-r));
         keeper_gone(k, true); /* it never got the task: another keeper may */

@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -250,16 +251,32 @@ static bool refuse(struct vg_agent *a, const Vg__Pb__Start *start) {
 
 /* ------------------------------------------------------------------ start */
 
-static int pack_start(const Vg__Pb__Start *start, int *ret_fd, size_t *ret_bytes) {
+static int append(int fd, const Vg__Pb__Start *start, size_t *ret_bytes) {
     size_t n = vg__pb__start__get_packed_size(start);
     vg_auto_free uint8_t *bytes = vg_alloc(n + 1);
     if (!bytes)
         return -ENOMEM;
     vg__pb__start__pack(start, bytes);
+    int r = vg_write_full(fd, bytes, n);
+    explicit_bzero(bytes, n);
+    *ret_bytes = n;
+    return r;
+}
+
+/* Secrets stand behind the rest, which is all that is ever read here again: the keeper, which needs
+   both (packed messages one after another are one message), cuts them off. */
+static int pack_start(const Vg__Pb__Start *start, int *ret_fd, size_t *ret_bytes) {
+    Vg__Pb__Start open = *start, secrets = VG__PB__START__INIT;
+    size_t n, more;
+    open.n_secret = 0;
+    secrets.secret = start->secret;
+    secrets.n_secret = start->n_secret;
     vg_auto_fd int fd = memfd_create("start", MFD_CLOEXEC);
     if (fd < 0)
         return -errno;
-    int r = vg_write_full(fd, bytes, n);
+    int r = append(fd, &open, &n);
+    if (r >= 0 && secrets.n_secret)
+        r = append(fd, &secrets, &more);
     if (r < 0)
         return r;
     *ret_fd = vg_take_fd(fd);
@@ -292,6 +309,12 @@ static int store_start(struct vg_agent *a, const Vg__Pb__Start *start, struct vg
         r = pack_start(&more, &t->start_fd, &t->start_bytes);
     vg_near_begin(t, &more);
     vg_cdi_list_done(&more_env);
+    if (start->n_secret) {
+        prctl(PR_SET_DUMPABLE, 0); /* they passed through this memory */
+        for (size_t i = 0; i < start->n_secret; i++)
+            if (start->secret[i]->value.len)
+                explicit_bzero(start->secret[i]->value.data, start->secret[i]->value.len);
+    }
     return r;
 }
 
@@ -453,10 +476,27 @@ void vg_tasks_ready(struct vg_agent *a, const struct vg_agent_task *t) {
     vg_link_send(a, &env);
 }
 
+/* What stands behind the Start, while its keeper has not taken it. */
+static int copy_secrets(const struct vg_agent_task *t, int to) {
+    struct stat st;
+    if (t->start_fd < 0 || fstat(t->start_fd, &st) < 0 || (size_t)st.st_size <= t->start_bytes)
+        return 0;
+    size_t n = (size_t)st.st_size - t->start_bytes;
+    vg_auto_free uint8_t *bytes = vg_alloc(n);
+    if (!bytes)
+        return -ENOMEM;
+    ssize_t got = pread(t->start_fd, bytes, n, (off_t)t->start_bytes);
+    int r = got < 0 ? -errno : vg_write_full(to, bytes, (size_t)got);
+    explicit_bzero(bytes, n);
+    return r;
+}
+
 int vg_tasks_keep_start(struct vg_agent_task *t, const Vg__Pb__Start *start) {
     int fd = -1;
     size_t bytes = 0;
     int r = pack_start(start, &fd, &bytes);
+    if (r >= 0 && (r = copy_secrets(t, fd)) < 0)
+        vg_close(&fd);
     if (r < 0)
         return r;
     vg_close(&t->start_fd);

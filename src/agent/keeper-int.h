@@ -169,8 +169,9 @@ void keeper_flush_agent(struct keeper *k); /* dirty states, then logs */
 
 /* keeper-task.c */
 /* `words`: of a share of a GPU (enum vg_kshare_word), else NULL. */
-void ktask_start(struct keeper *k, int start_fd, int chan_fd, int cwd_fd, int stdin_fd,
-                 const void *words, size_t words_len);
+/* `bytes`: of the Start itself, behind which secrets stand; 0: all. */
+void ktask_start(struct keeper *k, int start_fd, uint64_t bytes, int chan_fd, int cwd_fd,
+                 int stdin_fd, const void *words, size_t words_len);
 /* Its sandbox is there: begins the command. Takes the descriptors. */
 void ktask_launch(struct keeper *k, struct ktask *t, int stdin_fd, int cwd_fd);
 void ktask_event(struct keeper *k, const struct vg_sandbox_event *ev);
@@ -222,6 +223,18 @@ uint64_t kgpu_deadline(struct keeper *k, struct ktask *t, uint64_t now);
    another class, or -errno: it must not run. */
 int kmps_bind(const struct keeper *k, const struct ktask *t, struct vg_bind *ret,
               struct vg_err *err);
+
+/* keeper-secret.c: values that came with a Start */
+/* Cuts them off the memory that others read, and keeps this process from dumping its own. */
+void ksecret_take(int start_fd, uint64_t bytes);
+bool ksecret_replaces(const Vg__Pb__Start *st, const ProtobufCBinaryData *env);
+/* Adds at most n_secret + 1 variables, owned; returns how many. One that there is no memory for
+   is NULL. */
+size_t ksecret_env(const Vg__Pb__Start *st, char **out);
+int ksecret_files(const Vg__Pb__Start *st, struct vg_given_file **ret, size_t *ret_n,
+                  struct vg_err *err);
+/* The command has them: nothing here does any more. `env` (may be NULL) is cleared, too. */
+void ksecret_wipe(Vg__Pb__Start *st, char **env);
 
 /* keeper-bare.c: nothing of a task that had the whole node is left running. */
 bool kbare_is(const struct ktask *t);

@@ -388,17 +388,18 @@ static bool is_replaced(const ProtobufCBinaryData *d, const ProtobufCBinaryData 
 
 static char **make_env(const struct ktask *t) {
     const Vg__Pb__Start *st = t->start;
-    size_t cap = st->spec->n_env + st->n_extra_env + 8, n = 0;
+    size_t cap = st->spec->n_env + st->n_extra_env + st->n_secret + 9, n = 0;
     char **v = vg_alloc(cap * sizeof(*v));
     if (!v)
         return NULL;
     for (size_t i = 0; i < st->spec->n_env; i++)
-        if (!is_ours(&st->spec->env[i]) &&
+        if (!is_ours(&st->spec->env[i]) && !ksecret_replaces(st, &st->spec->env[i]) &&
             !is_replaced(&st->spec->env[i], st->extra_env, st->n_extra_env))
             v[n++] = bytes_dup(&st->spec->env[i]);
     for (size_t i = 0; i < st->n_extra_env; i++)
         if (!is_replaced(&st->extra_env[i], st->extra_env + i + 1, st->n_extra_env - i - 1))
             v[n++] = bytes_dup(&st->extra_env[i]);
+    n += ksecret_env(st, v + n);
     char id[VG_ID_LEN + 1];
     vg_id_format(t->id, id);
     v[n++] = vg_fmt("VIRGA_TASK_ID=%s", id);
@@ -483,6 +484,10 @@ static int do_exec(struct keeper *k, struct ktask *t, struct stdio *s, int cwd_f
     struct vg_limits lim = {0};
     if (g && !kbare_is(t)) /* who has all of the node is limited by the node */
         lim = (struct vg_limits){g->cpu_milli, g->mem_bytes, g->pids, g->disk_bytes};
+    vg_auto_free struct vg_given_file *given = NULL;
+    size_t n_given = 0;
+    if (r >= 0)
+        r = ksecret_files(st, &given, &n_given, err);
     struct kgpu_lay *lay = NULL;
     bool share = kgpu_is_held(k, t);
     if (r >= 0 && share)
@@ -508,6 +513,8 @@ static int do_exec(struct keeper *k, struct ktask *t, struct stdio *s, int cwd_f
         .devices = devices,
         .n_devices = n_dev,
         .lay = kgpu_laid(lay),
+        .given = given,
+        .n_given = n_given,
         .near = st->has_near_cpus ? &near : NULL,
         .watched = share,
         .open_devices = kbare_is(t),
@@ -517,6 +524,8 @@ static int do_exec(struct keeper *k, struct ktask *t, struct stdio *s, int cwd_f
                                    : vg_err_set(err, VG_INVALID, "there is no command to run");
     free(lay);
     strv_free(argv);
+    if (st->n_secret)
+        ksecret_wipe(t->start, env);
     strv_free(env);
     for (size_t i = 0; i < VG_COUNT(paths); i++)
         free(paths[i]);
@@ -575,9 +584,11 @@ static struct ktask *task_new(struct keeper *k, Vg__Pb__Start *start, int start_
     return t;
 }
 
-void ktask_start(struct keeper *k, int start_fd, int chan_fd, int cwd_fd, int stdin_fd,
-                 const void *words, size_t words_len) {
+void ktask_start(struct keeper *k, int start_fd, uint64_t bytes, int chan_fd, int cwd_fd,
+                 int stdin_fd, const void *words, size_t words_len) {
     Vg__Pb__Start *start = read_start(start_fd);
+    if (start && start->n_secret)
+        ksecret_take(start_fd, bytes);
     struct ktask *t = start && !ktask_find(k, start->task_id) ? task_new(k, start, start_fd) : NULL;
     if (!t) {
         if (start)
@@ -838,6 +849,7 @@ void ktask_free(struct keeper *k, struct ktask *t) {
     vg_ring_done(&t->ring);
     vg_list_remove(&t->link);
     vg_close(&t->start_fd);
+    ksecret_wipe(t->start, NULL);
     vg__pb__start__free_unpacked(t->start, NULL);
     free(t->share_words);
     free(t);

@@ -82,7 +82,7 @@ static void on_start(struct keeper *k, const struct vg_kpkt *p, int *fds, size_t
             got[i] = vg_take_fd(fds[at++]);
     if (n < 1)
         return;
-    ktask_start(k, vg_take_fd(fds[0]), got[0], got[1], got[2], k->pkt, p->len);
+    ktask_start(k, vg_take_fd(fds[0]), p->b, got[0], got[1], got[2], k->pkt, p->len);
     keeper_flush_agent(k);
 }
 

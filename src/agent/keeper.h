@@ -23,7 +23,8 @@
 
 enum vg_kpkt_kind {
     /* agent to keeper */
-    VG_K_START = 1,    /* fds: memfd with a packed Start, then as fd_mask in `a` says. Payload, of a
+    VG_K_START = 1,    /* fds: memfd with a packed Start, then as fd_mask in `a` says; b: its
+                          bytes, behind which secrets stand. Payload, of a
                           share of a    GPU: enum vg_kshare_word. Answered by STATE */
     VG_K_ATTACH = 2,   /* id task; a: 1 observe, 2 local (socket end means death); fds: channel */
     VG_K_KILL = 3,     /* id task; a signal, b grace usec; payload: text */

@@ -53,6 +53,7 @@ const struct vg_cmd *vg_commands(size_t *ret_n) {
                                                &vg_cmd_task,
                                                &vg_cmd_queue,
                                                &vg_cmd_schedule,
+                                               &vg_cmd_secret,
                                                &vg_cmd_session,
                                                &vg_cmd_env,
                                                &vg_cmd_pool,

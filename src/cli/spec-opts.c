@@ -58,6 +58,7 @@ enum {
     O_EVERY,
     O_CRON,
     O_KEY,
+    O_SECRET,
 };
 
 #define COMMON_OPTS                                                                                \
@@ -74,6 +75,8 @@ enum {
         {"session", 's', "NAME", "run in this named session; made when there is none", O_SESSION}, \
         {"keep", 0, "DURATION", "how long the session stays after its last command", O_KEEP},      \
         {NULL, 'e', "KEY=V", "set a variable for the command", O_ENV},                             \
+        {"secret", 0, "NAME[=VAR|:FILE]", "give it this secret, as a variable or a file",          \
+         O_SECRET},                                                                                \
         {"env", 0, "NAME[@V]|KEY=V", "run in this environment ('node': the node's own files)",     \
          O_ENVIRONMENT},                                                                           \
         {"image", 0, "IMAGE", "run in this OCI image: a registry's, an archive or a layout",       \
@@ -382,6 +385,8 @@ int vg_spec_opt(struct vg_spec_opts *o, struct vg_opt_state *st, int id, const c
         return 0;
     case O_ENV:
         return add_env(o, st, arg);
+    case O_SECRET:
+        return vg_spec_secret(st, arg, &o->spec);
     case O_DIR:
         o->dir = arg;
         return 0;

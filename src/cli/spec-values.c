@@ -53,6 +53,15 @@ static void free_pools(Vg__Pb__TaskSpec *s) {
 void vg_spec_values_done(Vg__Pb__TaskSpec *s) {
     free_pools(s);
     free(s->gpu_model);
+    for (size_t i = 0; i < s->n_secret; i++) {
+        free(s->secret[i]->name);
+        free(s->secret[i]->as_var);
+        free(s->secret[i]->as_file);
+        free(s->secret[i]);
+    }
+    free(s->secret);
+    s->secret = NULL;
+    s->n_secret = 0;
     for (size_t i = 0; i < s->n_sweep; i++) {
         free(s->sweep[i]->name);
         free_strings(&s->sweep[i]->value, &s->sweep[i]->n_value);
@@ -295,6 +304,33 @@ int vg_spec_after(struct vg_opt_state *st, const char *arg, Vg__Pb__Dependency__
             return no_memory(st);
     }
     return 0;
+}
+
+int vg_spec_secret(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s) {
+    size_t n = strcspn(arg, "=:");
+    if (n == 0 || (arg[n] && !arg[n + 1]))
+        return vg_opt_bad(
+            st,
+            "'%.*s' is not of the form NAME, NAME=VARIABLE or NAME:FILE; the value is "
+            "set before, with 'virga secret set NAME'",
+            SHOWN, arg);
+    if (s->n_secret == VG_SECRETS_MAX)
+        return vg_opt_bad(st, "at most %d secrets", VG_SECRETS_MAX);
+    Vg__Pb__SecretUse **grown =
+        vg_realloc(s->secret, (s->n_secret + 1) * sizeof(Vg__Pb__SecretUse *));
+    Vg__Pb__SecretUse *u = grown ? vg_alloc(sizeof(*u)) : NULL;
+    if (grown)
+        s->secret = grown;
+    if (!u)
+        return no_memory(st);
+    *u = (Vg__Pb__SecretUse)VG__PB__SECRET_USE__INIT;
+    s->secret[s->n_secret++] = u;
+    u->name = vg_strndup(arg, n);
+    if (arg[n] == '=')
+        u->as_var = vg_strdup(arg + n + 1);
+    else if (arg[n] == ':')
+        u->as_file = vg_strdup(arg + n + 1);
+    return u->name && (!arg[n] || u->as_var || u->as_file) ? 0 : no_memory(st);
 }
 
 /* "75" or "75-77" of n bytes. */

@@ -11,6 +11,7 @@
 #define VG_SWEEPS_MAX 16      /* variables of one sweep */
 #define VG_AFTER_MAX 256      /* dependencies of one task */
 #define VG_POOLS_MAX 16
+#define VG_SECRETS_MAX 64
 #define VG_KEY_MAX 128
 
 /* "a,b,c": the first is where it goes, the others will do, too. */
@@ -24,6 +25,8 @@ int vg_spec_sweep(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s)
 /* Comma-separated tasks. */
 int vg_spec_after(struct vg_opt_state *st, const char *arg, Vg__Pb__Dependency__When when,
                   Vg__Pb__TaskSpec *s);
+/* NAME, NAME=VARIABLE or NAME:FILE; TEAM/NAME for a team's. */
+int vg_spec_secret(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s);
 /* 1,75-77 */
 int vg_spec_retry_on(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s);
 /* 10s or 10s..10m */

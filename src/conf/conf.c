@@ -233,6 +233,7 @@ void vg_conf_done(struct vg_conf *c) {
     vg_strings_done(&c->access.groups);
     vg_strings_done(&c->access.users);
     vg_strings_done(&c->node.libraries);
+    vg_strings_done(&c->secrets.key_command);
     free(c->env.store);
     free(c->env.endpoint);
     free(c->env.region);

@@ -94,6 +94,9 @@ struct vg_conf {
         char *ca;                /* a file of certificates to trust, too */
         uint64_t cache_bytes;    /* of a user's contents beside virgad; 0: no limit */
     } env;
+    struct {
+        struct vg_strings key_command; /* prints the master keys; none: they are in a file */
+    } secrets;
     uint64_t lease_usec;       /* how long a node may run tasks without hearing from us */
     uint64_t heartbeat_usec;   /* how often it reports; at most a third of the lease */
     uint64_t node_cert_usec;   /* how long a node's certificate lives; renewed at two thirds */

@@ -31,6 +31,7 @@ static const char *const section_names[] = {
     [SECTION_amount] = "an amount",
     [SECTION_window] = "a window",
     [SECTION_reservation] = "a reservation",
+    [SECTION_secrets] = "'secrets'",
 };
 
 static int fail_unknown(struct parse *p, const yaml_node_t *at, enum section section,

@@ -332,6 +332,8 @@ int parse_value(struct parse *p, const yaml_node_t *node, const struct key *key,
         return parse_section(p, node, SECTION_limits, base);
     case TYPE_ENV:
         return parse_section(p, node, SECTION_env, base);
+    case TYPE_SECRETS:
+        return parse_section(p, node, SECTION_secrets, base);
     case TYPE_NODE:
         return parse_section(p, node, SECTION_node, base);
     case TYPE_NODES:

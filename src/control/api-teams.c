@@ -6,6 +6,7 @@
 #include "control/audit.h"
 #include "control/later.h"
 #include "control/policy.h"
+#include "control/secrets.h"
 #include "control/users.h"
 
 #include <string.h>
@@ -225,6 +226,7 @@ void vg_api_team_remove(struct vg_call *call) {
         return;
     }
     vg_policy_forget_team(&c->policy, name);
+    vg_secrets_forget_team(c, name);
     vg_tenants_remove_team(&c->tenants, name);
 }
 

@@ -7,6 +7,7 @@
 #include "control/keys.h"
 #include "control/later.h"
 #include "control/persist.h"
+#include "control/secrets.h"
 #include "control/users.h"
 
 #include <stdio.h>
@@ -241,6 +242,7 @@ void vg_api_user_remove(struct vg_call *call) {
         return;
     }
     vg_keys_remove_user(c, ref);
+    vg_secrets_forget_user(c, ref);
     vg_tenants_remove_user(&c->tenants, ref);
     vg_peers_cut(c, ref, NULL, call->peer);
 }

@@ -20,6 +20,7 @@
 #include "control/price.h"
 #include "control/replay.h"
 #include "control/schedule.h"
+#include "control/secrets.h"
 #include "control/series.h"
 #include "control/users.h"
 #include "control/webport.h"
@@ -335,6 +336,7 @@ void vg_control_done(struct vg_control *c) {
     vg_mlink_done(c);
     vg_envs_done(c);
     vg_keys_done(c);
+    vg_secrets_done(c);
     vg_policy_close(&c->policy);
     vg_book_done(&c->book);
     vg_tenants_done(&c->tenants);

@@ -42,17 +42,18 @@ struct vg_control {
     struct vg_map peers; /* serial -> struct vg_peer, owned */
     struct vg_map
         jobs; /* task id -> struct vg_job, owned: tasks that are not both ended and stored */
-    struct vg_map nodes;     /* node id -> struct vg_nodelink, owned */
-    struct vg_map sessions;  /* "user/name" -> struct vg_session, owned */
-    struct vg_map keys;      /* token id -> struct vg_apikey, owned */
-    struct vg_map accounts;  /* uid + 1 -> struct vg_account, owned: who.c's cache */
-    struct vg_map idem;      /* "user/key" -> struct vg_job: idempotency keys of jobs in memory */
-    struct vg_envs *envs;    /* owned; NULL: not needed yet */
-    struct vg_map schedules; /* id -> struct vg_schedule, owned */
-    struct vg_map offers;    /* task id -> struct offer of mirror.c, owned */
-    struct vg_list links;    /* mirror.c's */
-    struct vg_map places;    /* user -> struct places of mirror-peer.c, owned */
-    struct vg_list peers_of; /* mirror-peer.c's links between nodes */
+    struct vg_map nodes;    /* node id -> struct vg_nodelink, owned */
+    struct vg_map sessions; /* "user/name" -> struct vg_session, owned */
+    struct vg_map keys;     /* token id -> struct vg_apikey, owned */
+    struct vg_map accounts; /* uid + 1 -> struct vg_account, owned: who.c's cache */
+    struct vg_map idem;     /* "user/key" -> struct vg_job: idempotency keys of jobs in memory */
+    struct vg_envs *envs;   /* owned; NULL: not needed yet */
+    struct vg_secrets *secrets; /* owned */
+    struct vg_map schedules;    /* id -> struct vg_schedule, owned */
+    struct vg_map offers;       /* task id -> struct offer of mirror.c, owned */
+    struct vg_list links;       /* mirror.c's */
+    struct vg_map places;       /* user -> struct places of mirror-peer.c, owned */
+    struct vg_list peers_of;    /* mirror-peer.c's links between nodes */
     struct vg_list news;    /* struct vg_job.news: heads whose watchers hear of their counts soon */
     struct vg_list ripe;    /* struct vg_edge.on_target: what they wait for has ended */
     bool ripening;          /* they are being dealt with */

@@ -75,6 +75,9 @@ static void info_of_batch(const struct vg_task *t, struct vg_task_info *ret) {
     pb->due_usec = t->due_usec;
     pb->has_schedule = s->has_made_by;
     pb->schedule = s->made_by;
+    for (; pb->n_secret < VG_MIN(s->n_secret, VG_COUNT(ret->secret)); pb->n_secret++)
+        ret->secret[pb->n_secret] = s->secret[pb->n_secret]->name;
+    pb->secret = ret->secret;
 }
 
 void vg_task_info(struct vg_control *c, const struct vg_task *t, struct vg_task_info *ret) {

@@ -4,6 +4,7 @@
 #include "control/chan.h"
 #include "control/control.h"
 #include "control/log-file.h"
+#include "control/spec-check.h"
 #include "control/timer.h"
 #include "model/task.h"
 
@@ -171,5 +172,6 @@ struct vg_task_info {
     char after[VG_INFO_AFTER][40];
     char *after_list[VG_INFO_AFTER];
     char node[VG_TENANT_NAME_MAX + 1];
+    char *secret[VG_SPEC_SECRETS_MAX]; /* borrowed */
 };
 void vg_task_info(struct vg_control *c, const struct vg_task *t, struct vg_task_info *ret);

@@ -12,6 +12,7 @@
 #include "control/nodes.h"
 #include "control/place.h"
 #include "control/schedule.h"
+#include "control/secrets.h"
 #include "model/session.h"
 #include "model/task-row.h"
 
@@ -412,6 +413,9 @@ int vg_persist_load(struct vg_control *c, struct vg_err *err) {
         r = vg_store_load_tasks(c->store, load_task, c);
     if (r < 0)
         return vg_err_sys(err, r, "cannot load the cloud's state from %s", c->home.db);
+    r = vg_secrets_load(c, err);
+    if (r < 0)
+        return r;
     r = vg_schedules_load(c);
     if (r >= 0)
         r = vg_family_restore(c);

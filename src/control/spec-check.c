@@ -8,6 +8,7 @@
 #include "model/when.h"
 
 #include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Adds the strings' lengths; a NUL inside would cut them short later. */
@@ -181,6 +182,45 @@ static int check_key(const Vg__Pb__TaskSpec *s, struct vg_err *err) {
     return 0;
 }
 
+/* Names and places alone: whether there are such secrets is another question. */
+static int check_secret(const Vg__Pb__TaskSpec *s, size_t i, struct vg_err *err) {
+    const Vg__Pb__SecretUse *u = s->secret[i];
+    const char *name = u->name ? u->name : "", *slash = strchr(name, '/');
+    const char *own = slash ? slash + 1 : name;
+    bool file = u->as_file && *u->as_file;
+    const char *var = u->as_var && *u->as_var ? u->as_var : file ? NULL : own;
+    char team[VG_CONF_NAME_MAX + 2] = "x";
+    if (slash)
+        snprintf(team, sizeof team, "%.*s", (int)VG_MIN(slash - name, (ptrdiff_t)sizeof team),
+                 name);
+    if (!vg_conf_name_valid(own) || !vg_conf_name_valid(team))
+        return vg_err_set(err, VG_INVALID, "'%.130s' names no secret: write NAME or TEAM/NAME",
+                          name);
+    if (var && (!is_variable(var) || strncmp(var, "VIRGA_", 6) == 0))
+        return vg_err_set(
+            err, VG_INVALID,
+            "secret '%s' cannot become a variable '%.64s': write --secret %s=VARIABLE "
+            "with letters, digits and '_', and not VIRGA_",
+            name, var, name);
+    if (file && !vg_conf_name_valid(u->as_file))
+        return vg_err_set(
+            err, VG_INVALID,
+            "'%.64s' cannot be the file of a secret: use letters, digits, '.', '_' or "
+            "'-', and no folder",
+            u->as_file);
+    return 0;
+}
+
+static int check_secrets(const Vg__Pb__TaskSpec *s, struct vg_err *err) {
+    int r = 0;
+    if (s->n_secret > VG_SPEC_SECRETS_MAX)
+        return vg_err_set(err, VG_TOO_BIG, "a task may have at most %d secrets",
+                          VG_SPEC_SECRETS_MAX);
+    for (size_t i = 0; i < s->n_secret && r >= 0; i++)
+        r = check_secret(s, i, err);
+    return r;
+}
+
 static int check_schedule(const Vg__Pb__TaskSpec *s, struct vg_err *err) {
     struct vg_cron when;
     if (!s->schedule || !*s->schedule)
@@ -280,6 +320,8 @@ int vg_spec_check(const Vg__Pb__TaskSpec *spec, struct vg_err *err) {
         r = check_retries(spec, err);
     if (r >= 0)
         r = check_key(spec, err);
+    if (r >= 0)
+        r = check_secrets(spec, err);
     if (r >= 0)
         r = check_schedule(spec, err);
     if (r >= 0 && spec->mirror)

@@ -16,6 +16,7 @@
 #define VG_SPEC_POOLS_MAX 16
 #define VG_SPEC_VIEWS_MAX 12 /* folders that are written back */
 #define VG_SPEC_GROUPS_MAX 1024
+#define VG_SPEC_SECRETS_MAX 64
 #define VG_SPEC_REF_MAX 512 /* bytes of an environment's or image's name */
 #define VG_MACHINE_BYTES 16
 #define VG_SPEC_BACKOFF_MAX_USEC (7 * 86400 * 1000000ULL)

@@ -10,6 +10,7 @@
 #include "control/nodes.h"
 #include "control/peer.h"
 #include "control/place.h"
+#include "control/secrets.h"
 #include "control/sessions.h"
 
 #include <string.h>
@@ -53,7 +54,13 @@ void vg_start_send(struct vg_job *j, struct vg_nodelink *a) {
     Vg__Pb__Resources grant = vg_res_to_pb(vg_task_held(t));
     Vg__Pb__TaskSpec spec = *t->spec; /* what is a member's own is added */
     struct vg_member_env more;
+    struct vg_given secrets;
+    struct vg_err err = VG_ERR_INIT;
 
+    if (vg_secrets_open(c, t, &secrets, &err) < 0) {
+        vg_job_end(j, vg_reason_exit(err.reason), err.reason, err.msg);
+        return;
+    }
     vg_member_fill(t, &spec, &more);
     if (pool && !pool->mirror)
         spec.mirror = NULL;
@@ -90,12 +97,15 @@ void vg_start_send(struct vg_job *j, struct vg_nodelink *a) {
     m.created_usec = t->created_usec;
     m.n_shared_path = shared_paths(pool, paths, VG_COUNT(paths));
     m.shared_path = paths;
+    m.secret = secrets.list;
+    m.n_secret = secrets.n;
     vg_gang_gate(j, &m);
     env.body_case = VG__PB__ENVELOPE__BODY_START;
     env.start = &m;
     j->sent = true;
     vg_conn_send(a->peer->conn, &env, io.fds, io.n_fds);
     vg_member_env_done(&more);
+    vg_given_done(&secrets);
     vg_job_event(j, VG__PB__RUN_EVENT__KIND__PLACED, NULL);
     vg_mlink_join(j);
     if (vg_envs_is_stored(j))

@@ -9,6 +9,7 @@
 #include "control/after.h"
 #include "control/family.h"
 #include "control/persist.h"
+#include "control/secrets.h"
 #include "control/sessions.h"
 #include "control/spec-check.h"
 
@@ -22,6 +23,8 @@ int vg_submit_resolve(struct vg_control *c, const struct vg_user *u, uint64_t pa
     int r = vg_admit(c, u, spec, ret_grant, err);
     if (r >= 0)
         r = vg_after_resolve(c, u, parent, spec, err);
+    if (r >= 0)
+        r = vg_secrets_check(c, u, parent, spec, err);
     if (r < 0)
         return r;
     spec->parent = parent;

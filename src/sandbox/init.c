@@ -352,6 +352,7 @@ static void receive(void) {
     size_t n_fds;
     take_fds(&h, fds, &n_fds);
     handle(data, (size_t)n, fds, n_fds);
+    explicit_bzero(data, (size_t)n); /* secrets may be among the variables */
 }
 
 static void reap_all(void) {

@@ -60,22 +60,31 @@ static int make_places(int folder, const struct vg_lay *l) {
     return 0;
 }
 
-static int make_folder(const struct vg_lay *l, int *ret_folder) {
+int vg_sb_own_folder(const char *path, const char *options, int *ret_folder) {
     const unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC;
     struct mount_attr closed = {.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID |
                                             MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC};
-    if (mount("virga", l->folder, "tmpfs", flags, "mode=0755,size=64k") < 0)
+    if (mount("virga", path, "tmpfs", flags, options) < 0)
         return -errno;
-    vg_auto_fd int folder = open(l->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    vg_auto_fd int shown =
-        vg_sys_open_tree(AT_FDCWD, l->folder, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+    vg_auto_fd int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    vg_auto_fd int shown = vg_sys_open_tree(AT_FDCWD, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
     int r = folder < 0 || shown < 0 || vg_sys_mount_setattr(shown, "", AT_EMPTY_PATH, &closed) < 0
                 ? -errno
-                : make_places(folder, l);
-    if (umount2(l->folder, MNT_DETACH) < 0 && r >= 0)
+                : 0;
+    if (umount2(path, MNT_DETACH) < 0 && r >= 0)
         r = -errno;
-    if (r >= 0 && vg_sys_move_mount(shown, "", AT_FDCWD, l->folder, MOVE_MOUNT_F_EMPTY_PATH) < 0)
+    if (r >= 0 && vg_sys_move_mount(shown, "", AT_FDCWD, path, MOVE_MOUNT_F_EMPTY_PATH) < 0)
         r = -errno;
+    if (r >= 0)
+        *ret_folder = vg_take_fd(folder);
+    return r;
+}
+
+static int make_folder(const struct vg_lay *l, int *ret_folder) {
+    vg_auto_fd int folder = -1;
+    int r = vg_sb_own_folder(l->folder, "mode=0755,size=64k", &folder);
+    if (r >= 0)
+        r = make_places(folder, l);
     if (r >= 0)
         *ret_folder = vg_take_fd(folder);
     return r;

@@ -134,7 +134,8 @@ static bool init_is_clean(struct vg_sandbox *sb) {
 }
 
 bool vg_sandbox_recycle(struct vg_sandbox *sb) {
-    if (sb->dead || !sb->traced || sb->n_running || sb->private_dev || sb->n_devs || sb->laid)
+    if (sb->dead || !sb->traced || sb->n_running || sb->private_dev || sb->n_devs || sb->laid ||
+        sb->given_fd >= 0)
         return false;
     if (!init_is_clean(sb) || !same_trace(sb))
         return false;

@@ -311,6 +311,7 @@ struct vg_sandbox {
     int own_mnt_fd, own_net_fd; /* owned: the caller's namespaces, to come back to */
     bool dead, private_dev, mirrored;
     bool laid;                  /* something, for one command (lay.c) */
+    int given_fd;               /* owned: the folder of secrets, writable; -1: none */
     struct vg_sb_folders shown; /* as /run/virga-node/0, 1, ...: their paths */
     int root_fd;                /* owned: root of the scratch file system */
     int merged_fd;             /* owned: the root as commands see it; mirrored ones only, else -1 */
@@ -342,4 +343,9 @@ int vg_sb_step_in(struct vg_sandbox *sb, int *ret_cwd);
 void vg_sb_step_out(struct vg_sandbox *sb, int cwd);
 /* lay.c */
 int vg_sb_lay(struct vg_sandbox *sb, const struct vg_lay *l, struct vg_err *err);
+/* In the sandbox's mount namespace: a file system of its own at `path`, shown read-only; the
+   descriptor is the only way to write. */
+int vg_sb_own_folder(const char *path, const char *options, int *ret_folder);
+/* secrets.c */
+int vg_sb_give(struct vg_sandbox *sb, const struct vg_exec *x, struct vg_err *err);
 int vg_sb_set_disk(struct vg_sandbox *sb, uint64_t bytes, struct vg_err *err);

@@ -195,7 +195,8 @@ static struct vg_sandbox *sandbox_new(struct vg_sandbox_node *node,
     sb->local_root = p->local_root;
     sb->mirrored = p->root != NULL;
     sb->netns_fd = p->netns_fd;
-    sb->pidfd = sb->sock = sb->userns_fd = sb->pts_fd = sb->scratch_fd = sb->shared_ids = -1;
+    sb->given_fd = sb->pidfd = sb->sock = sb->userns_fd = sb->pts_fd = sb->scratch_fd =
+        sb->shared_ids = -1;
     sb->own_mnt_fd = sb->own_net_fd = sb->root_fd = sb->merged_fd = sb->peak_fd = -1;
     sb->name = vg_strdup(name);
     bool whole = sb->name != NULL;
@@ -367,6 +368,8 @@ static int send_request(struct vg_sandbox *sb, uint64_t tag, const struct vg_exe
     if (b.memfd >= 0)
         fds[n_fds++] = b.memfd;
     ssize_t sent = vg_sb_send(sb->sock, &q, sizeof(q), b.p, b.p ? b.len : 0, fds, n_fds);
+    if (b.p)
+        explicit_bzero(small, b.len); /* secrets may be among the variables */
     vg_close(&b.memfd);
     return sent < 0 ? (int)sent : 0;
 }
@@ -437,6 +440,8 @@ int vg_sandbox_exec(struct vg_sandbox *sb, uint64_t tag, const struct vg_exec *x
     if ((r = vg_sb_add_devices(sb, x, err)) < 0)
         return r;
     if (x->lay && (r = vg_sb_lay(sb, x->lay, err)) < 0)
+        return r;
+    if (x->n_given && (r = vg_sb_give(sb, x, err)) < 0)
         return r;
     vg_sb_trace_exec(sb);
     r = send_request(sb, tag, x, gone, other_cwd);
@@ -621,6 +626,7 @@ int vg_sandbox_end(struct vg_sandbox *sb, int timeout_ms) {
 }
 
 void vg_sandbox_let_go(struct vg_sandbox *sb) {
+    vg_close(&sb->given_fd);
     vg_close(&sb->pts_fd);
     vg_close(&sb->scratch_fd);
     vg_close(&sb->root_fd);

@@ -141,6 +141,15 @@ struct vg_lay {
 };
 #define VG_SANDBOX_SHARE "/run/virga/vgpu" /* such a folder */
 
+/* A file that lies in memory and that its user alone can read, in VG_SANDBOX_SECRETS. One that is
+   there by that name is replaced. */
+struct vg_given_file {
+    const char *name; /* of a file, no path */
+    const void *data;
+    size_t len;
+};
+#define VG_SANDBOX_SECRETS "/run/secrets"
+
 /* CPUs that a command begins on, and the NUMA nodes that its memory comes from while they have
    some: a hint about what is near, no wall. */
 #define VG_SB_CPUS 1024
@@ -173,7 +182,9 @@ struct vg_exec {
     size_t n_binds;
     const struct vg_device *devices; /* allowed and made visible before exec */
     size_t n_devices;
-    const struct vg_lay *lay;        /* NULL: nothing */
+    const struct vg_lay *lay; /* NULL: nothing */
+    const struct vg_given_file *given;
+    size_t n_given;
     const struct vg_near_cpus *near; /* NULL: none are nearer than others */
     bool open_devices; /* every device of the node, by the node's own /dev, instead of `devices` */
     bool watched;      /* under the node's `watch`: VG_SB_WATCHED comes before VG_SB_STARTED */

@@ -168,6 +168,16 @@ const char *const vg_migrations[] = {
     " limit_micro INTEGER NOT NULL, grace_usec INTEGER NOT NULL, set_usec INTEGER NOT NULL,"
     " paused INTEGER NOT NULL, warned_percent INTEGER NOT NULL,"
     " warned_from_usec INTEGER NOT NULL) WITHOUT ROWID;",
+
+    /* Secrets, sealed (docs/secrets.md). They go with whom they belong to. */
+    "CREATE TABLE secrets(scope TEXT NOT NULL, name TEXT NOT NULL, version INTEGER NOT NULL,"
+    " key TEXT NOT NULL, wrapped BLOB NOT NULL, sealed BLOB NOT NULL, set_by TEXT NOT NULL,"
+    " created_usec INTEGER NOT NULL, changed_usec INTEGER NOT NULL,"
+    " PRIMARY KEY(scope, name)) WITHOUT ROWID;"
+    "CREATE TRIGGER users_secrets_gone AFTER DELETE ON users BEGIN"
+    " DELETE FROM secrets WHERE scope='user:'||OLD.name; END;"
+    "CREATE TRIGGER teams_secrets_gone AFTER DELETE ON teams BEGIN"
+    " DELETE FROM secrets WHERE scope='team:'||OLD.name; END;",
 };
 const size_t vg_n_migrations = VG_COUNT(vg_migrations);
 

@@ -88,6 +88,13 @@ READER(tokens, vg_token_row,
        .hash = store_blob(q, 3), .created_usec = store_u64(q, 4), .expires_usec = store_u64(q, 5),
        .used_usec = store_u64(q, 6), .scope = (uint32_t)store_u64(q, 7))
 
+READER(secrets, vg_secret_row,
+       "SELECT scope,name,version,key,wrapped,sealed,set_by,created_usec,changed_usec "
+       "FROM secrets ORDER BY scope,name",
+       .scope = store_text(q, 0), .name = store_text(q, 1), .version = (uint32_t)store_u64(q, 2),
+       .key = store_text(q, 3), .wrapped = store_blob(q, 4), .sealed = store_blob(q, 5),
+       .set_by = store_text(q, 6), .created_usec = store_u64(q, 7), .changed_usec = store_u64(q, 8))
+
 READER(joins, vg_join_row,
        "SELECT id,hash,labels,created_usec,expires_usec,node FROM join_tokens ORDER BY id",
        .id = store_text(q, 0), .hash = store_blob(q, 1), .labels = store_text(q, 2),

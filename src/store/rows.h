@@ -83,6 +83,16 @@ struct vg_token_row {
     uint32_t scope; /* bits of enum vg_scope */
 };
 
+/* A secret, sealed: what opens it is not in the store. */
+struct vg_secret_row {
+    const char *scope, *name; /* "user:NAME" or "team:NAME" */
+    uint32_t version;
+    const char *key; /* which master key wraps its data key */
+    struct vg_bytes wrapped, sealed;
+    const char *set_by;
+    uint64_t created_usec, changed_usec;
+};
+
 /* A one-time token by which a node joins. */
 struct vg_join_row {
     const char *id;

@@ -98,6 +98,12 @@ int vg_store_add_token(struct vg_store *s, const struct vg_token_row *row, vg_st
 int vg_store_del_token(struct vg_store *s, const char *id, vg_store_cb *cb, void *arg);
 int vg_store_touch_token(struct vg_store *s, const char *id, uint64_t used_usec); /* lazy */
 
+/* Adds or replaces. Both durable. */
+int vg_store_put_secret(struct vg_store *s, const struct vg_secret_row *row, vg_store_cb *cb,
+                        void *arg);
+int vg_store_del_secret(struct vg_store *s, const char *scope, const char *name, vg_store_cb *cb,
+                        void *arg);
+
 int vg_store_add_join(struct vg_store *s, const struct vg_join_row *row, vg_store_cb *cb,
                       void *arg);
 /* Consumes a join token for `node`: succeeds for exactly one caller, durably; -ENOENT when it is
@@ -161,6 +167,8 @@ int vg_store_load_users(struct vg_store *s, int (*cb)(void *, const struct vg_us
 /* Every API token, expired ones too; virgad holds them in memory. */
 int vg_store_load_tokens(struct vg_store *s, int (*cb)(void *, const struct vg_token_row *),
                          void *arg);
+int vg_store_load_secrets(struct vg_store *s, int (*cb)(void *, const struct vg_secret_row *),
+                          void *arg);
 int vg_store_load_joins(struct vg_store *s, int (*cb)(void *, const struct vg_join_row *),
                         void *arg);
 int vg_store_load_sessions(struct vg_store *s, int (*cb)(void *, const struct vg_session_row *),

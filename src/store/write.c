@@ -182,6 +182,29 @@ int vg_store_touch_token(struct vg_store *s, const char *id, uint64_t used_usec)
     return queue(s, STMT_TOKEN_TOUCH, VG_STORE_LAZY, &v, NULL, NULL);
 }
 
+int vg_store_put_secret(struct vg_store *s, const struct vg_secret_row *row, vg_store_cb *cb,
+                        void *arg) {
+    struct vals v = {0};
+    add_text(&v, row->scope);
+    add_text(&v, row->name);
+    ADD_U32(row->version);
+    add_text(&v, row->key);
+    add_blob(&v, row->wrapped);
+    add_blob(&v, row->sealed);
+    add_text(&v, row->set_by);
+    ADD_U64(row->created_usec);
+    ADD_U64(row->changed_usec);
+    return queue(s, STMT_SECRET_PUT, VG_STORE_DURABLE, &v, cb, arg);
+}
+
+int vg_store_del_secret(struct vg_store *s, const char *scope, const char *name, vg_store_cb *cb,
+                        void *arg) {
+    struct vals v = {0};
+    add_text(&v, scope);
+    add_text(&v, name);
+    return queue(s, STMT_SECRET_DEL, VG_STORE_DURABLE, &v, cb, arg);
+}
+
 int vg_store_add_join(struct vg_store *s, const struct vg_join_row *row, vg_store_cb *cb,
                       void *arg) {
     struct vals v = {0};

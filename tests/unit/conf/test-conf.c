@@ -77,6 +77,19 @@ Test(conf, every_key_arrives) {
     vg_conf_done(&c);
 }
 
+Test(conf, the_command_for_master_keys_is_a_list_of_words) {
+    struct vg_conf c;
+    struct vg_err err = VG_ERR_INIT;
+    cr_assert_eq(parse("secrets: {key_command: [/bin/cat, '/etc/my keys']}", &c, &err), 0, "%s",
+                 err.msg);
+    cr_assert_eq(c.secrets.key_command.n, 2);
+    cr_assert_str_eq(c.secrets.key_command.item[1], "/etc/my keys");
+    vg_conf_done(&c);
+    cr_assert_lt(parse("secrets: {key: x}", &c, &err), 0);
+    cr_assert_str_eq(err.msg, "c.yaml:1: unknown key 'key' in 'secrets'; the keys there are "
+                              "key_command");
+}
+
 Test(conf, a_pool_of_bare_metal_has_the_nodes_network) {
     struct vg_conf c;
     struct vg_err err = VG_ERR_INIT;
@@ -111,8 +124,9 @@ Test(conf, each_mistake_has_its_sentence) {
          "c.yaml:1: unknown key 'lisen' in the configuration; did you mean 'listen'?"},
         {"\nxyzzy: 1",
          "c.yaml:2: unknown key 'xyzzy' in the configuration; the keys there are "
-         "listen, advertise, metrics, web, web_cert, web_key, access, limits, node, env, lease, "
-         "heartbeat, node_certificate, default_pool, pools, currency, energy, scheduler, queues, "
+         "listen, advertise, metrics, web, web_cert, web_key, access, limits, node, env, secrets, "
+         "lease, heartbeat, node_certificate, default_pool, pools, currency, energy, "
+         "scheduler, queues, "
          "maintenance, reservations"},
         {"lease: 1m\nlease: 2m", "c.yaml:2: 'lease' stands twice in the configuration; keep one"},
         {"listen: 7480", "c.yaml:1: 'listen' is '7480', but must be HOST:PORT, like 127.0.0.1:7480 "

@@ -247,7 +247,7 @@ struct ktask *bench_start(struct bench *b, const struct bench_start *s, int chan
     size_t n = vg__pb__start__pack(&st, buf);
     int fd = memfd_create("start", MFD_CLOEXEC);
     must(fd >= 0 && write(fd, buf, n) == (ssize_t)n, "memfd");
-    ktask_start(&b->k, fd, chan, -1, -1, NULL, 0);
+    ktask_start(&b->k, fd, 0, chan, -1, -1, NULL, 0);
     return ktask_find(&b->k, s->id);
 }
 
