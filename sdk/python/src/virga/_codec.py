@@ -1,5 +1,5 @@
 """Values as bytes. Pickle, protocol 5, and beyond it what pickle does not do: functions and classes that no import finds
-(of a notebook, a prompt, lambdas, closures) travel by value, with the globals and closure cells that they use.
+(of a notebook, a prompt, a script without a guard, lambdas, closures) travel by value, with the globals and closure cells that they use.
 
 What an import finds travels as its name: the other side has the same files and the same Python (which is checked before anything
 of this is read). A value that travels twice is one object there, and what comes back of it is the original here: namespaces
@@ -9,6 +9,7 @@ and classes have tokens that both sides know.
 """
 from __future__ import annotations
 
+import ast
 import builtins
 import dataclasses
 import dis
@@ -33,6 +34,7 @@ BUFFERS_MAX = 1 << 20
 _GLOBAL_OPS = {"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME"}
 _ME = uuid.uuid4().hex[:12]  # whose tokens: this process's
 
+_guarded: Dict[str, bool] = {}
 _spaces: Dict[str, Dict[str, Any]] = {}  # token → globals of functions that came or went by value
 _space_tokens: Dict[int, str] = {}  # id of such globals → token
 _class_tokens: "weakref.WeakKeyDictionary[type, str]" = weakref.WeakKeyDictionary()
@@ -42,19 +44,32 @@ _classes: "weakref.WeakValueDictionary[str, type]" = weakref.WeakValueDictionary
 # ---------------------------------------------------------------------- what an import finds
 
 
+def is_guarded(path: str) -> bool:
+    """Whether a script says what is not to be done when it is imported: `if __name__ == "__main__":`."""
+    known = _guarded.get(path)
+    if known is None:
+        try:
+            with open(path, "rb") as f:
+                body = ast.parse(f.read()).body
+        except (OSError, SyntaxError, ValueError):
+            body = []
+        tests = [ast.walk(part.test) for part in body if isinstance(part, ast.If)]
+        known = _guarded[path] = any(isinstance(n, ast.Name) and n.id == "__name__" for nodes in tests for n in nodes)
+    return known
+
+
 def main_path() -> Optional[str]:
-    """The script that __main__ is, when it is one that can be imported again."""
-    main = sys.modules.get("__main__")
-    path = getattr(main, "__file__", None)
-    if path is None or getattr(main, "__virga_cell__", False):
+    """The script that __main__ is, when it is one that can be imported again without starting everything again."""
+    path = getattr(sys.modules.get("__main__"), "__file__", None)
+    if path is None or not os.path.isfile(path) or not is_guarded(path):
         return None
-    return os.path.abspath(path) if os.path.isfile(path) else None
+    return os.path.abspath(path)
 
 
 def main_name() -> Optional[str]:
-    """The module that __main__ is, of `python -m module`."""
+    """The module that __main__ is, of `python -m module`, when it can be imported again."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return getattr(spec, "name", None)
+    return getattr(spec, "name", None) if main_path() else None
 
 
 def _find(module: types.ModuleType, qualname: str) -> Any:
@@ -238,7 +253,7 @@ def _reduce_class(cls: type) -> Any:
     token, meta = _class_token(cls), type(cls)
     start = {name: own[name] for name in ("__module__", "__qualname__", "__slots__") if name in own}
     if isinstance(cls, enum.EnumMeta):
-        members = {name: member.value for name, member in cls.__members__.items()}
+        members: Dict[str, Any] = {name: cls.__members__[name].value for name in cls.__members__}
         state = {name: value for name, value in own.items() if isinstance(value, types.FunctionType) and not name.startswith("_")}
         return _make_enum, (token, meta, cls.__name__, cls.__bases__, members, start), state, None, None, _fill_class
     slots = own.get("__slots__", ())
@@ -308,7 +323,7 @@ def _culprit(value: Any) -> str:
     if not isinstance(func, types.FunctionType):
         return ""
     names = list(zip(func.__code__.co_freevars, func.__closure__ or ()))
-    parts = [(f"the variable '{name}' around it", lambda c=cell: c.cell_contents) for name, cell in names]
+    parts: List[Tuple[str, Any]] = [(f"the variable '{name}' around it", lambda c=cell: c.cell_contents) for name, cell in names]
     parts += [(f"the global '{name}' that it uses", lambda n=name: func.__globals__[n]) for name in sorted(_global_names(func.__code__))
               if name in func.__globals__]
     for words, get in parts:

@@ -113,7 +113,7 @@ class Reader:
 
     def ready(self) -> List[Tuple[int, int, int, bytearray]]:
         """Frames that are there now, reading once. For descriptors that do not block."""
-        frames = []
+        frames: List[Tuple[int, int, int, bytearray]] = []
         try:
             self._read()
         except BlockingIOError:

@@ -48,11 +48,14 @@ class Call(concurrent.futures.Future):  # type: ignore[type-arg]
         return self._worker is not None and not self.done()
 
     def cancel(self) -> bool:
-        if not super().cancel():
-            return False
-        self.set_running_or_notify_cancel()
-        self._pool.drop(self)
-        return True
+        with self._pool.lock:
+            if self.cancelled():
+                return True
+            if not super().cancel():
+                return False
+            self.set_running_or_notify_cancel()
+            self._pool.drop(self)
+            return True
 
     def settle(self, value: Any = None, error: Optional[BaseException] = None) -> None:
         """The end of it, unless it was cancelled meanwhile."""
@@ -208,10 +211,10 @@ class Worker:
         if what in ("stdout", "stderr"):
             self.pool.printer.feed(self.number, what, bytes(body))
         elif what == "words":
-            if not self.ready:
+            if not self.ready:  # that it waits; what comes later is the reason of its end
                 make_room(self.pool)
-            if not self.quiet and not self.ended:
-                self.pool.printer.tell("stderr", body)
+                if not self.quiet and not self.ended:
+                    self.pool.printer.tell("stderr", body)
         elif what == "hello":
             self.greet(channel, _codec.unpack(body))
         elif what in ("result", "error") and self.given and self.given[0][0] == number:

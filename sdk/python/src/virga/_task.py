@@ -19,6 +19,7 @@ Stream = Callable[[str, str], None]  # ("stdout" or "stderr", a line)
 Text = Union[str, bytes, None]
 _END_GRACE_S = 10.0
 _REFUSED = 125
+_INTERRUPTED = 128 + signal.SIGINT
 ENDED = ("succeeded", "failed", "cancelled")
 
 
@@ -133,6 +134,7 @@ class _Running:
         data = input.encode() if isinstance(input, str) else input
         if stdin is None and data is None and not _is_own(sys.stdin, 0):
             stdin = subprocess.DEVNULL
+        self.at_terminal = stdin is None and data is None and os.isatty(0) and not any(s.piped for s in self.sinks)
         self.id_fd, id_w = os.pipe()
         argv = [_programs.program("vrun"), f"--id-file=/dev/fd/{id_w}", *Options(**options).arguments(), "--", *self.words]
         try:
@@ -179,6 +181,8 @@ class _Running:
             if sink.thread:
                 sink.thread.join()
         status = status if status >= 0 else 128 - status
+        if status == _INTERRUPTED and self.at_terminal:
+            raise KeyboardInterrupt  # the terminal was the task's: Ctrl-C went there alone, and was meant for this program, too
         if status == _REFUSED and not _programs.task_info(task_id):
             said = b"".join(self.sinks[1].parts).decode("utf-8", "replace")
             raise Refused(_programs.sentence(said) or "the cloud did not take it; vrun has said why")
@@ -203,7 +207,7 @@ async def arun(command: Command, *, input: Text = None, capture: bool = False, t
     stdin = None if input is not None else subprocess.DEVNULL
     running = _Running(command, input, stdin, capture, text, stream, options)
     try:
-        done = await in_thread(running.wait, timeout)
+        done: CompletedTask = await in_thread(running.wait, timeout)
     except asyncio.CancelledError:
         await in_thread(running.end)
         raise
@@ -368,8 +372,8 @@ def submit(command: Command, *, retries: int = 0, shards: int = 0, gang: bool = 
     argv += [f"--key={key}"] if key else []
     for option, tasks in (("--after", after), ("--after-success", after_success)):
         argv += [f"{option}={t.id if isinstance(t, Task) else t}" for t in tasks]
-    done = subprocess.run([*argv, "--", *_words(command)], stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace",
-                          check=False)
+    done = subprocess.run([*argv, "--", *_words(command)], stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
+                          errors="replace", check=False)
     if done.returncode:
         raise Refused(_programs.sentence(done.stderr) or f"vbatch failed with status {done.returncode}")
     return Task(done.stdout.strip())

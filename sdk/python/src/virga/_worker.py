@@ -22,7 +22,6 @@ from typing import Any, Dict, List, Optional
 
 from . import _codec, _frames
 from ._frames import CALL, DEFINE, ERR, ERROR, BROKEN, HELLO, OUT, RESULT, SETUP
-from .errors import SerializationError, VirgaError
 
 PRINT_CHUNK = 1 << 16
 PIPE_BYTES = 1 << 20
@@ -30,7 +29,6 @@ ORPHAN_GRACE_S = 5.0
 ORPHAN_LOOK_S = 0.2
 _PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
 
-inside = False  # in a worker
 importing_main = False  # while the caller's script is imported again
 
 
@@ -41,7 +39,7 @@ def describe_exception(e: BaseException) -> List[_frames.Buffer]:
     """An exception as what the caller makes one of: the very object where it can travel, and always its traceback as text."""
     skip = e.__traceback__.tb_next if e.__traceback__ else None  # our own frame
     text = "".join(traceback.format_exception(type(e), e, skip))
-    name = type(e).__qualname__ if type(e).__module__ == "builtins" else f"{type(e).__module__}.{type(e).__qualname__}"
+    name = ".".join(part for part in (type(e).__module__, type(e).__qualname__) if part not in ("builtins", "__main__", "__mp_main__"))
     try:
         message = str(e)
     except Exception:  # noqa: BLE001 - somebody's __str__
@@ -291,8 +289,6 @@ def _grow(fd: int) -> None:
 
 def main() -> None:
     """What the task's command runs."""
-    global inside
-    inside = True
     source, sink = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -316,6 +312,3 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     Work(source, answers_w, busy).run()
-
-
-__all__ = ["main", "inside", "SerializationError", "VirgaError"]

@@ -3,10 +3,11 @@ from __future__ import annotations
 
 import concurrent.futures
 import time
-from typing import Any, Callable, Iterable, Iterator, Optional
+from typing import Any, Callable, Iterable, Iterator, Optional, Tuple
 
 from ._options import Options
 from ._pool import Call, Pool, Show
+from .function import Function
 
 
 class Executor(concurrent.futures.Executor):
@@ -26,17 +27,20 @@ class Executor(concurrent.futures.Executor):
         return f"<virga.Executor on {self._pool.options.pool or 'the default pool'}: {len(self._pool.workers)} workers>"
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Call:
-        fn = getattr(fn, "__wrapped__", fn) if type(fn).__module__ == "virga.function" else fn
-        what = getattr(fn, "__qualname__", None) or repr(fn)
-        return self._pool.submit(self._pool.define(fn, f"the function {what}"), args, kwargs, what)
+        number, what = self._define(fn)
+        return self._pool.submit(number, args, kwargs, what)
+
+    def _define(self, fn: Callable[..., Any]) -> Tuple[int, str]:
+        plain = fn.__wrapped__ if isinstance(fn, Function) else fn
+        what = getattr(plain, "__qualname__", None) or repr(plain)
+        return self._pool.define(plain, f"the function {what}"), what
 
     def map(self, fn: Callable[..., Any], *iterables: Iterable[Any], timeout: Optional[float] = None, chunksize: int = 1,
             **_later: Any) -> Iterator[Any]:
         """As the one of concurrent.futures: takes all items at once, gives results in order. `chunksize` is not needed: short calls
         travel together by themselves."""
         end = None if timeout is None else timeout + time.monotonic()
-        what = getattr(fn, "__qualname__", None) or repr(fn)
-        number = self._pool.define(getattr(fn, "__wrapped__", fn) if type(fn).__module__ == "virga.function" else fn, f"the function {what}")
+        number, what = self._define(fn)
         calls = [self._pool.submit(number, args, {}, what) for args in zip(*iterables)]
 
         def results() -> Iterator[Any]:

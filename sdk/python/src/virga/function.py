@@ -5,7 +5,8 @@ import asyncio
 import collections
 import functools
 import queue
-from typing import Any, AsyncIterator, Callable, Deque, Dict, Generic, Iterable, Iterator, Optional, Sequence, Tuple, Type, TypeVar, Union, overload
+from typing import (Any, AsyncIterator, Callable, Deque, Dict, Generic, Iterable, Iterator, Optional, Sequence, Tuple, Type, TypeVar, Union,
+                    overload)
 
 from . import _codec
 from ._options import Options
@@ -66,7 +67,8 @@ class Function(Generic[R]):
             options = self.options
             if options.name is None:
                 options = options.replace(name=_task_name(self._name))
-            self._pool = Pool(options, what=self._name, **self._policy)
+            p = self._policy
+            self._pool = Pool(options, p["concurrency"], p["idle"], p["retries"], p["retry_on"], p["stream"], self._name)
         return self._pool
 
     def _submit(self, pool: Pool, number: int, args: Sequence[Any], kwargs: Dict[str, Any]) -> Call:
@@ -113,7 +115,7 @@ class Function(Generic[R]):
                 call = self._submit(pool, number, args, kwargs or {})
                 calls.append(call)
                 if not order:
-                    call.add_done_callback(done.put)
+                    call.add_done_callback(done.put)  # type: ignore[arg-type]
 
         try:
             more()
@@ -204,7 +206,7 @@ def function(func: Optional[Callable[..., R]] = None, *, concurrency: Optional[i
     stream        told ("stdout" | "stderr", line) of what is printed there, instead of printing it here
     The other options are those of run()."""
     said = Options(**options)
-    policy = {"max_workers": concurrency, "retries": retries, "retry_on": tuple(retry_on), "idle_s": idle, "show": stream}
+    policy = {"concurrency": concurrency, "retries": retries, "retry_on": tuple(retry_on), "idle": idle, "stream": stream}
 
     def make(f: Callable[..., R]) -> Function[R]:
         return Function(f, said, **policy)

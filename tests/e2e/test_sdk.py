@@ -1,0 +1,392 @@
+"""The Python package on a real cloud: its documentation and examples run as they stand; many items, failures, deaths, Ctrl-C."""
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+from virga import LONG, ROOT, Terminal, wait_for
+
+SLOT_MILLI = max(50, len(os.sched_getaffinity(0)) * 1000 // 4)
+CONFIG = f"""
+pools:
+  - name: default
+  - name: cpu
+    shape: {{cpus: {SLOT_MILLI / 1000}, mem: 256M}}
+    max: {{cpus: 4, mem: 1G}}
+default_pool: default
+"""
+EXAMPLES = sorted((ROOT / "sdk/python/examples").glob("*.py"))
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/python.md").read_text(), re.M | re.S)
+
+
+@pytest.fixture(scope="module")
+def sdk(cloud):
+    """The package where tasks see it, too, wherever the tree lies: in the folder that the scripts run in."""
+    shutil.copytree(ROOT / "sdk/python/src/virga", cloud.work / "lib" / "virga", ignore=shutil.ignore_patterns("__pycache__"))
+    cloud.env.update(PYTHONPATH=str(cloud.work / "lib"), PYTHONDONTWRITEBYTECODE="1")
+    return cloud
+
+
+def script(cloud, text, name="script.py", status=0, timeout=120):
+    """Runs a script and gives what it printed."""
+    (cloud.work / name).write_text(text)
+    done = cloud.run([sys.executable, name], timeout=timeout)
+    assert done.returncode == status, f"{done.stdout.decode()}\n{done.stderr.decode()}\n{cloud.logs()}"
+    return done.stdout.decode()
+
+
+def unfinished(cloud):
+    return cloud.json("task", "list")
+
+
+def wait_quiet(cloud):
+    wait_for("every task to end", lambda: not unfinished(cloud))
+
+
+# ---------------------------------------------------------------------- what is written
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_the_documentation_is_true(sdk, number):
+    script(sdk, BLOCKS[number], f"block{number}.py")
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
+def test_the_examples_run(sdk, path):
+    out = script(sdk, path.read_text(), f"example_{path.name}")
+    said = {"command": "status 3: not today", "function": "it raised: a width of -1", "executor": "2**32 = 4294967296",
+            "many": "failed: [(500, ZeroDivisionError('division by zero'))]", "steps": "training with 42", "concurrently": "[4, 9, 16]"}
+    assert said[path.stem] in out
+
+
+def test_the_documentation_has_blocks():
+    assert len(BLOCKS) >= 6 and len(EXAMPLES) >= 6
+
+
+# ---------------------------------------------------------------------- many items
+
+
+def test_a_thousand_items_over_four_slots(sdk):
+    """In order, the bad one at its place, with four tasks and not a thousand."""
+    out = script(sdk, """
+import virga
+@virga.function(pool="cpu", name="thousand")
+def f(n):
+    if n == 617:
+        raise KeyError(n)
+    return n * n
+if __name__ == "__main__":
+    got = list(f.map(range(1000), return_exceptions=True))
+    assert [i for i, r in enumerate(got) if isinstance(r, Exception)] == [617]
+    assert isinstance(got[617], KeyError) and got[617].args == (617,) and "in f" in str(got[617].__cause__)
+    assert all(r == i * i for i, r in enumerate(got) if i != 617)
+    seen = []
+    try:
+        for r in f.map(range(610, 1000)):
+            seen.append(r)
+    except KeyError as e:
+        print("raised", e, seen == [n * n for n in range(610, 617)])
+""")
+    assert out == "raised 617 True\n"
+    tasks = sdk.json("task", "list", "-a", "-n", "thousand", "--limit", "10000")
+    assert 1 <= len(tasks) <= 8, "each map has at most as many workers as the pool has slots"
+    assert len({t["id"] for t in tasks if t["state"] == "succeeded"}) >= 1
+    wait_quiet(sdk)
+
+
+def test_a_worker_that_dies_concerns_its_item_alone(sdk):
+    out = script(sdk, """
+import os, signal
+import virga
+@virga.function(pool="cpu", retries=1, name="mortal")
+def f(n):
+    if n == 11 and not os.path.exists("died-once"):
+        open("died-once", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    if n == 23:
+        os._exit(9)
+    with open(f"ran-{n}", "a") as file:
+        file.write("x")
+    return n
+if __name__ == "__main__":
+    got = list(f.map(range(40), return_exceptions=True))
+    print([(i, type(r).__name__, r.status) for i, r in enumerate(got) if isinstance(r, Exception)])
+    assert [r for r in got if not isinstance(r, Exception)] == [n for n in range(40) if n != 23]
+""")
+    assert out == "[(23, 'TaskFailed', 9)]\n"
+    runs = {n: (sdk.work / f"ran-{n}").read_text() for n in range(40) if n != 23}
+    assert set(runs.values()) == {"x"}, runs
+
+
+def test_short_items_do_not_wait_behind_long_ones(sdk):
+    out = script(sdk, """
+import time
+import virga
+@virga.function(pool="cpu", concurrency=2)
+def f(path):
+    import os
+    if path == "wait":
+        while not os.path.exists("go-on"):
+            time.sleep(0.01)
+    return path
+if __name__ == "__main__":
+    results = f.map(["wait"] + [str(n) for n in range(30)], order=False)
+    first = [next(results) for _ in range(30)]
+    open("go-on", "w").close()
+    print("wait" not in first, list(results))
+""")
+    assert out == "True ['wait']\n"
+
+
+def test_endless_items_are_taken_as_they_are_needed(sdk):
+    out = script(sdk, """
+import itertools
+import virga
+taken = 0
+def numbers():
+    global taken
+    for taken in itertools.count():
+        yield taken
+@virga.function(pool="cpu", concurrency=1)
+def f(n): return n
+results = f.map(numbers())
+print([next(results) for _ in range(5)], taken < 200)
+results.close()
+""")
+    assert out == "[0, 1, 2, 3, 4] True\n"
+    wait_quiet(sdk)
+
+
+# ---------------------------------------------------------------------- what comes back
+
+
+def test_what_is_printed_is_not_mixed_with_what_is_returned(sdk):
+    (sdk.work / "talk.py").write_text("""
+import os, subprocess, sys
+import virga
+@virga.function(pool="cpu")
+def talk(n):
+    print("one")
+    subprocess.run(["sh", "-c", "echo two; echo three >&2"])
+    os.write(1, b"four\\n")
+    sys.stderr.write("five\\n")
+    print("no newline", end="")
+    return b"six" * n
+if __name__ == "__main__":
+    assert talk.remote(100000) == b"six" * 100000
+    print("/after")
+    lines = []
+    heard = talk.with_options(stream=lambda *l: lines.append(l))
+    heard.remote(1)
+    assert ("stdout", "two") in lines and ("stderr", "five") in lines, lines
+""")
+    done = sdk.run([sys.executable, "talk.py"], check=0)
+    assert done.stdout == b"one\ntwo\nfour\nno newline/after\n"
+    assert done.stderr == b"three\nfive\n"
+
+
+def test_deaths_have_status_and_reason(sdk):
+    out = script(sdk, """
+import os, signal, sys, time
+import virga
+@virga.function(pool="cpu", mem="96M")
+def hog(): return len(bytearray(800 << 20))
+@virga.function(pool="cpu")
+def quit(): sys.exit(4)
+@virga.function(pool="cpu")
+def abort():
+    print("last words")
+    os.abort()
+class Own(Exception):
+    def __init__(self, a, b):
+        super().__init__(a)
+@virga.function(pool="cpu")
+def odd(): raise Own(1, 2)
+@virga.function(pool="cpu")
+def sleep(): time.sleep(600)
+if __name__ == "__main__":
+    for f in (hog, quit, abort):
+        try:
+            f.remote()
+        except virga.TaskFailed as e:
+            print(f.__name__, e.status, e.reason)
+    try:
+        odd.remote()
+    except virga.RemoteError as e:
+        print(e.type_name, e.message, "Own: 1" in e.traceback)
+    call = sleep.spawn()
+    while not call.task_id:
+        time.sleep(0.01)
+    virga.Task(call.task_id).cancel()
+    try:
+        call.result()
+    except virga.TaskCancelled as e:
+        print("cancelled", e.task_id == call.task_id)
+    for bad in (dict(pool="nowhere"), dict(pool="cpu", cpus=3.999, mem="1T")):
+        try:
+            quit.with_options(**bad).remote()
+        except virga.Refused as e:
+            print("refused", len(str(e)) > 20)
+    try:
+        virga.function(pool="cpu")(lambda: call).remote()
+    except virga.SerializationError as e:
+        print("'call'" in str(e))
+""")
+    assert out == ("hog 137 it used more memory than its limit and was killed\nquit 4 None\nlast words\nabort 134 None\nOwn 1 True\n"
+                   "cancelled True\nrefused True\nrefused True\nTrue\n")
+    wait_quiet(sdk)
+
+
+def test_functions_of_a_prompt_a_module_and_a_module_that_is_run(sdk):
+    done = sdk.run([sys.executable], input=b"""
+import dataclasses, virga
+k = 2
+@dataclasses.dataclass
+class Point:
+    x: int
+def helper(p): return Point(p.x * k)
+@virga.function(pool="cpu")
+def f(p): return helper(p)
+assert f.remote(Point(3)) == Point(6)
+k = 5
+assert f.remote(Point(3)) == Point(15)
+print("fine")
+""", check=0)
+    assert done.stdout == b"fine\n", done.stderr
+    package = sdk.work / "pack"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "funcs.py").write_text("import virga\nimport os\n@virga.function(pool='cpu')\ndef where(): return __name__, os.getcwd()\n")
+    (package / "main.py").write_text("""
+import os, virga
+from .funcs import where
+@virga.function(pool="cpu")
+def name(): return __name__
+if __name__ == "__main__":
+    assert where.remote() == ("pack.funcs", os.getcwd())
+    assert name.remote() == "__mp_main__"
+    print("fine")
+""")
+    assert sdk.run([sys.executable, "-m", "pack.main"], check=0).stdout == b"fine\n"
+
+
+def test_a_script_that_forgets_its_guard_is_told(sdk):
+    (sdk.work / "forgets.py").write_text("""
+import virga
+@virga.function(pool="cpu")
+def f(): return 1
+f.remote()
+if __name__ == "__main__":
+    pass
+""")
+    done = sdk.run([sys.executable, "forgets.py"])
+    assert done.returncode == 1 and b"put what starts things below 'if __name__" in done.stderr, done.stderr
+
+
+def test_large_values_go_both_ways_at_once(sdk):
+    out = script(sdk, """
+import os, virga
+@virga.function(pool="cpu", concurrency=2, mem="1G")
+def turn(data): return data[::-1]
+if __name__ == "__main__":
+    items = [os.urandom(6 << 20) for _ in range(6)]
+    assert [bytes(r) for r in turn.map(items)] == [i[::-1] for i in items]
+    print("fine")
+""")
+    assert out == "fine\n"
+
+
+def test_functions_call_functions(sdk):
+    out = script(sdk, """
+import virga
+@virga.function(pool="default", concurrency=2)
+def inner(x): return x + 1
+@virga.function(pool="default")
+def outer(x): return sum(inner.map(range(x)))
+if __name__ == "__main__":
+    print(outer.remote(4))
+""")
+    assert out == "10\n"
+
+
+# ---------------------------------------------------------------------- ends
+
+
+SLEEPER = """
+import sys, time
+import virga
+@virga.function(pool="cpu", name="sleeper")
+def f(n):
+    open(f"asleep-{n}", "w").close()
+    time.sleep(600)
+if __name__ == "__main__":
+    try:
+        list(f.map(range(100)))
+    finally:
+        print("left", flush=True)
+"""
+
+
+def asleep(cloud, n):
+    return lambda: len([t for t in unfinished(cloud) if t["state"] == "running"]) == n and (cloud.work / f"asleep-{n - 1}").exists()
+
+
+def forget_sleepers(cloud):
+    for path in cloud.work.glob("asleep-*"):
+        path.unlink()
+
+
+def test_ctrl_c_at_a_terminal_leaves_no_task(sdk):
+    forget_sleepers(sdk)
+    (sdk.work / "sleeper.py").write_text(SLEEPER)
+    with Terminal([sys.executable, "sleeper.py"], sdk.env, sdk.work) as t:
+        wait_for("four workers to be at work", asleep(sdk, 4))
+        t.send("\x03")
+        t.expect("left")
+        t.expect("KeyboardInterrupt")
+        assert t.wait() == 130
+    assert unfinished(sdk) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_caller_that_is_killed_leaves_no_task(sdk, number):
+    forget_sleepers(sdk)
+    (sdk.work / "sleeper.py").write_text(SLEEPER)
+    p = sdk.popen([sys.executable, "sleeper.py"])
+    wait_for("four workers to be at work", asleep(sdk, 4))
+    p.send_signal(number)
+    p.communicate()
+    wait_quiet(sdk)
+
+
+def test_run_passes_ctrl_c_and_timeouts_on(sdk):
+    out = script(sdk, """
+import virga
+try:
+    virga.run(["sleep", "600"], timeout=0.5)
+except TimeoutError as e:
+    print(e)
+""")
+    assert "'sleep 600' had not ended after 0.5 s and was cancelled" in out
+    (sdk.work / "runs.py").write_text("import virga\nvirga.run(['sleep', '600'])\n")
+    with Terminal([sys.executable, "runs.py"], sdk.env, sdk.work) as t:
+        wait_for("it to run", lambda: [x for x in unfinished(sdk) if x["state"] == "running"])
+        t.send("\x03")
+        t.expect("KeyboardInterrupt")
+        t.wait()
+    wait_quiet(sdk)
+
+
+@pytest.mark.skipif(not LONG, reason="VIRGA_TEST_LONG=1: the same with other versions of Python")
+@pytest.mark.parametrize("version", ["3.9", "3.10", "3.12", "3.13"])
+def test_other_versions_of_python(sdk, version):
+    python = shutil.which(f"python{version}")
+    if not python or subprocess.run([python, "-c", ""], check=False).returncode:
+        pytest.skip(f"there is no python{version}")
+    for number, block in enumerate(BLOCKS):
+        (sdk.work / "block.py").write_text(block)
+        done = sdk.run([python, "block.py"])
+        assert done.returncode == 0, (number, done.stderr.decode())
