@@ -196,7 +196,23 @@ static void add_last(struct vg_control *c, const struct vg_task *t, struct vg_ta
         info->want = vg_res_to_pb(last->held);
 }
 
-void vg_task_send(struct vg_peer *p, uint32_t req, bool more, const struct vg_task *t) {
+/* What it was submitted as. Its variables may hold what only its owner should read. */
+static void add_spec(const struct vg_task *t, const struct vg_user *u, Vg__Pb__TaskSpec *spec,
+                     Vg__Pb__MirrorSpec *files, struct vg_task_info *info) {
+    *spec = *t->spec;
+    if (!u || strcmp(u->name, t->user) != 0)
+        spec->n_env = 0;
+    if (spec->mirror) {
+        vg__pb__mirror_spec__init(files);
+        files->env = spec->mirror->env;
+        files->image = spec->mirror->image;
+        spec->mirror = files;
+    }
+    info->pb.spec = spec;
+}
+
+static void send_task(struct vg_peer *p, uint32_t req, bool more, const struct vg_task *t,
+                      const struct vg_user *with_spec) {
     struct vg_task_info info;
     struct vg_why why = {0};
     struct last_attempt last = {.use = VG__PB__GPU_USAGE__INIT};
@@ -211,17 +227,26 @@ void vg_task_send(struct vg_peer *p, uint32_t req, bool more, const struct vg_ta
         last.wiped = vg_strdup(j->wiped);
     info.pb.n_wiped = last.wiped ? vg_bare_lines(last.wiped, lines, VG_COUNT(lines)) : 0;
     info.pb.wiped = lines;
+    Vg__Pb__TaskSpec spec;
+    Vg__Pb__MirrorSpec files;
+    if (with_spec)
+        add_spec(t, with_spec, &spec, &files, &info);
     env.body_case = B(TASK);
     env.task = &info.pb;
     vg_peer_send(p, req, more, &env);
     free(last.wiped);
 }
 
+void vg_task_send(struct vg_peer *p, uint32_t req, bool more, const struct vg_task *t) {
+    send_task(p, req, more, t, NULL);
+}
+
 void vg_api_task_get(struct vg_call *call) {
     struct vg_found f;
     if (!find_or_fail(call, call->env->task_get->task, &f))
         return;
-    vg_task_send(call->peer, call->req, false, vg_found_task(&f));
+    send_task(call->peer, call->req, false, vg_found_task(&f),
+              call->env->task_get->spec ? call->user : NULL);
     vg_found_done(&f);
 }
 

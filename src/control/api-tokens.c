@@ -6,6 +6,7 @@
 #include "control/audit.h"
 #include "control/keys.h"
 #include "control/later.h"
+#include "control/rest.h"
 #include "control/users.h"
 
 #include <openssl/crypto.h>
@@ -163,8 +164,31 @@ static void end_key(struct vg_call *call, const struct vg_apikey *k) {
         vg_peers_cut(call->ctl, user, id, call->peer);
 }
 
+/* A code for one sign-in of a browser, as whoever asks. */
+static void create_code(struct vg_call *call) {
+    char code[VG_REST_CODE_LEN + 1];
+    VG_ENVELOPE(env);
+    Vg__Pb__TokenNew m = VG__PB__TOKEN_NEW__INIT;
+    int r = vg_rest_code_new(call->ctl, &call->peer->who, code);
+    if (r < 0) {
+        vg_peer_error(call->peer, call->req, r == -ENOSPC ? VG_NO_CAPACITY : VG_INTERNAL,
+                      r == -ENOSPC ? "too many links wait to be opened: try again in a minute"
+                                   : "the control plane is out of memory");
+        return;
+    }
+    m.token = code;
+    env.body_case = B(TOKEN_NEW);
+    env.token_new = &m;
+    vg_peer_send(call->peer, call->req, false, &env);
+    OPENSSL_cleanse(code, sizeof code);
+}
+
 void vg_api_token_create(struct vg_call *call) {
     const Vg__Pb__TokenReq *m = call->env->token_create;
+    if (m->once) {
+        create_code(call);
+        return;
+    }
     struct vg_control *c = call->ctl;
     struct vg_err err = VG_ERR_INIT;
     struct vg_key_wish w;

@@ -19,6 +19,7 @@
 #include "control/place.h"
 #include "control/price.h"
 #include "control/replay.h"
+#include "control/rest.h"
 #include "control/schedule.h"
 #include "control/secrets.h"
 #include "control/series.h"
@@ -277,6 +278,7 @@ void vg_control_stop(struct vg_control *c, const char *why) {
         vg_info("stopping: %s", why);
     vg_listen_stop(c);
     vg_metrics_stop(c);
+    vg_rest_stop(c);
     vg_webport_stop(c);
     vg_replay_stop_all(c);
     vg_timer_stop(&c->wake);

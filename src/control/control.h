@@ -63,6 +63,7 @@ struct vg_control {
 
     size_t series_room; /* bytes that series may still take (series.h) */
     struct vg_counts counts;
+    struct vg_rest *rest;             /* owned; NULL: nobody has asked over HTTP */
     struct vg_metrics *metrics;       /* owned; NULL: nobody is to look from outside */
     struct vg_webport *webport;       /* owned; NULL: no dashboard and no REST */
     struct vg_listener *listeners[3]; /* home socket, system socket, TLS */

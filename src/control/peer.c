@@ -400,6 +400,7 @@ int vg_peer_new_inner(struct vg_control *c, const struct vg_peer_sink *sink, voi
         return -EAGAIN;
     *p = (struct vg_peer){.ctl = c,
                           .serial = ++c->next_serial,
+                          .kind = who->user[0] ? VG_PEER_CLIENT : VG_PEER_NEW,
                           .since_usec = vg_now_usec(),
                           .sink = sink,
                           .sink_user = user,

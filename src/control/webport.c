@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "control/listen.h"
+#include "control/rest.h"
 #include "http/files.h"
 #include "http/rate.h"
 
@@ -53,9 +54,8 @@ void vg_webport_login_failed(struct vg_control *c, const char *peer) {
 /* ------------------------------------------------------------------ requests */
 
 static void on_request(struct vg_web_req *req, void *user) {
-    (void)user;
     if (strncmp(req->path, "/api/", 5) == 0)
-        vg_web_text(req, 404, "there is nothing at this path");
+        vg_rest_request(user, req);
     else if (strcmp(req->path, "/healthz") == 0)
         vg_web_text(req, 200, "ok");
     else

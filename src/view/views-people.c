@@ -17,6 +17,8 @@ SHOWN(token, "Token", token_info, PLAIN("id"), PLAIN("user"), PLAIN("name"), PLA
       PLAIN("used_usec"), PLAIN("expires_usec"), AS("scopes", "scope"));
 SHOWN(tokens, "Tokens", token_list, INSIDE("tokens", "token", token));
 SHOWN(token_new, "TokenNew", token_new, PLAIN("id"), PLAIN("token"));
+/* Of a new node; the place of the token's id lends its room to the address. */
+SHOWN(invitation, "Invitation", token_new, AS("address", "id"), PLAIN("token"));
 
 SHOWN(audit_entry, "AuditEntry", audit_entry, PLAIN("seq"), PLAIN("when_usec"), PLAIN("who"),
       PLAIN("what"), PLAIN("from"), HEX("hash"));

@@ -155,6 +155,9 @@ TAKEN(log_query, "LogQuery", log_req, MAYBE("tail_bytes"), MAYBE("attempt"), MAY
       MAYBE("follow"));
 TAKEN(series_query, "SeriesQuery", series_query, MOST("since_usec", WHEN_MAX), MAYBE("points"),
       MAYBE("live"));
+/* ?timeout= in seconds; not of the wire, so another message lends its room. */
+TAKEN(wait_query, "WaitQuery", series_query,
+      {.name = "timeout", .kind = VG_VIEW_MAYBE, .from = "points", .most = 600});
 TAKEN(event_query, "EventQuery", event_query, AS("topics", "topic"));
 TAKEN(queue_query, "QueueQuery", queue_query, PLAIN("pool"), MAYBE("limit"));
 TAKEN(gpu_query, "GpuQuery", gpu_query, PLAIN("node"), MAYBE("live"));
@@ -191,6 +194,10 @@ TAKEN(audit_query, "AuditQuery", audit_query, MAYBE("before"), MAYBE("after"), M
       PLAIN("user"), PLAIN("search"), MOST("since_usec", WHEN_MAX));
 TAKEN(secret_set, "SecretSet", secret_set, {.name = "value", .flags = VG_VIEW_NEED, .most = 65536});
 TAKEN(secret_query, "SecretQuery", secret_ref, PLAIN("team"));
+TAKEN(secret_put_query, "SecretPutQuery", secret_set, PLAIN("team"));
+TAKEN(oidc_begin_query, "OidcBeginQuery", login_req, AS("next", "redirect"));
+TAKEN(oidc_end_query, "OidcEndQuery", login_req, PLAIN("code"), PLAIN("state"),
+      AS("error", "name"));
 
 /* ------------------------------------------------------------------ money and hooks */
 

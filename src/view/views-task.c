@@ -47,6 +47,9 @@ SHOWN(task, "Task", task_info, ID("id", "id"), PLAIN("name"), PLAIN("state"), MA
        .flags = VG_VIEW_RARE});
 SHOWN(tasks, "Tasks", task_list, INSIDE("tasks", "task", task), PLAIN("next"), MAYBE("total"));
 
+/* How many tasks were ended at once. */
+SHOWN(cancelled, "Cancelled", task_list, AS("cancelled", "total"));
+
 SHOWN(holder, "Holder", holder, PLAIN("tenant"), PLAIN("tasks"), PLAIN("gpu_milli"),
       PLAIN("until_usec"));
 SHOWN(why, "Why", why_info, ID("task", "task_id"), PLAIN("state"), PLAIN("code"), PLAIN("text"),
