@@ -183,9 +183,13 @@ static void begin_session(struct vg_rest_call *call) {
     struct vg_token t;
     struct begun *b = vg_alloc(sizeof *b);
     drop_over(c, who->user);
-    int r = b ? vg_key_make(c, who->user, SESSION_NAME, who->scope, SESSION_SEC * VG_USEC, stored,
-                            b, &t)
-              : -ENOMEM;
+    const struct vg_key_wish wish = {.user = who->user,
+                                     .name = SESSION_NAME,
+                                     .scope = who->scope,
+                                     .ttl_usec = SESSION_SEC * VG_USEC,
+                                     .by = who->user,
+                                     .from = call->req->peer};
+    int r = b ? vg_key_make(c, &wish, stored, b, &t) : -ENOMEM;
     if (r < 0) {
         free(b);
         vg_err_sys(&err, r, "cannot sign you in");
@@ -207,8 +211,12 @@ void vg_rest_login(struct vg_rest_call *call) {
     Vg__Pb__TokenNew *in = (Vg__Pb__TokenNew *)m;
     if (r >= 0 && !in->token == !in->id)
         r = vg_err_set(&err, VG_INVALID, "give either 'token' or 'code'");
+    const char *code = r < 0                         ? NULL
+                       : in->id                      ? in->id
+                       : strncmp(in->token, "vg", 2) ? in->token
+                                                     : NULL;
     if (r >= 0)
-        r = in->token ? vg_rest_settle(call, in->token, &err) : settle_code(call, in->id, &err);
+        r = code ? settle_code(call, code, &err) : vg_rest_settle(call, in->token, &err);
     if (r >= 0 && !vg_peer_user(call->peer, &err))
         r = err.code;
     if (in && in->token)

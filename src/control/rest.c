@@ -117,6 +117,7 @@ static struct vg_rest_call *call_new(struct vg_control *c, struct vg_web_req *re
         free(call);
         return NULL;
     }
+    snprintf(call->peer->who.from, sizeof call->peer->who.from, "%s", req->peer);
     vg_list_push_back(&c->rest->calls, &call->on_all);
     vg_web_on_gone(req, on_gone, call);
     return call;
