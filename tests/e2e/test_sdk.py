@@ -312,6 +312,62 @@ if __name__ == "__main__":
     assert out == "10\n"
 
 
+# ---------------------------------------------------------------------- notebooks
+
+
+NOTEBOOK = r"""
+import sys, virga
+class Shell:  # what IPython offers to extensions, as far as it is used
+    def __init__(self): self.user_ns, self.magics = {"__name__": "__main__"}, {}
+    def register_magic_function(self, func, magic_kind, magic_name):
+        assert magic_kind == "line_cell"
+        self.magics[magic_name] = func
+shell = Shell()
+virga.load_ipython_extension(shell)
+vrun, names = shell.magics["vrun"], shell.user_ns
+exec("import threading\nk = 3\nlock = threading.Lock()\ndef triple(x): return x * k\nclass Box: pass", names)
+vrun("-P cpu -e WHO=you sh -c 'echo hello $WHO'")
+assert vrun("-P cpu", "y = triple(5)\ndef again(): return y\nbox = Box()\nprint('there')\ny + 1") == 16
+assert names["y"] == 15 and names["again"]() == 15 and type(names["box"]) is names["Box"]
+names["y"] = 7
+assert names["again"]() == 7, "a function that came back has the notebook's globals"
+vrun("-P cpu", "handle = open('/dev/null')")
+assert "handle" not in names
+assert vrun("-P cpu", "handle.name") == "/dev/null", "it is still there for the next cell"
+for line, cell, error in (("-P cpu", "lock.acquire()", NameError), ("-P cpu", "1 / 0", ZeroDivisionError), ("-P cpu false", None, virga.TaskFailed),
+                          ("--nope", None, virga.VirgaError), ("-P cpu true", "1", virga.VirgaError), ("", None, virga.VirgaError),
+                          ("-P nowhere", "1", virga.Refused)):
+    try:
+        vrun(line, cell)
+    except error as e:
+        assert str(e)
+    else:
+        raise AssertionError((line, cell))
+vrun("--sh -P cpu", "echo from a shell\ncat /dev/null")
+"""
+
+
+def test_magics(sdk):
+    (sdk.work / "notebook.py").write_text(NOTEBOOK)
+    done = sdk.run([sys.executable, "notebook.py"], check=0)
+    assert done.stdout == b"hello you\nthere\nfrom a shell\n"
+    assert b"cannot be sent and stays there: handle" in done.stderr and b"cannot be sent and stays here: lock" in done.stderr
+
+
+def test_magics_in_ipython(sdk):
+    if subprocess.run([sys.executable, "-c", "import IPython"], check=False, stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("IPython is not installed")
+    out = script(sdk, r"""
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+for cell in ("%load_ext virga", "k = 4", "%vrun -P cpu echo hi {k}", "%%vrun -P cpu\nm = k * 2\nm + 1", "print(m, k)"):
+    result = shell.run_cell(cell)
+    assert result.success, cell
+assert shell.user_ns["m"] == 8
+""", "ipy.py")
+    assert "hi 4" in out and "8 4" in out
+
+
 # ---------------------------------------------------------------------- ends
 
 

@@ -14,6 +14,8 @@ Standard library only.
 """
 from __future__ import annotations
 
+from typing import Any
+
 from ._options import Options
 from ._pool import Call
 from ._task import CompletedTask, Task, arun, run, submit
@@ -28,3 +30,9 @@ __all__ = [
     "RemoteTraceback", "SerializationError", "Task", "TaskCancelled", "TaskFailed", "VersionMismatch", "VirgaError", "arun", "function",
     "run", "submit",
 ]
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """%load_ext virga"""
+    from .magics import load
+    load(shell)

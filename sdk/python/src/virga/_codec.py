@@ -32,6 +32,7 @@ from .errors import SerializationError
 PYTHON = (sys.implementation.name, sys.version_info[:2])
 BUFFERS_MAX = 1 << 20
 _GLOBAL_OPS = {"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME"}
+LEFT = "__virga_left__"  # an attribute of functions: globals that stay here
 _ME = uuid.uuid4().hex[:12]  # whose tokens: this process's
 
 _guarded: Dict[str, bool] = {}
@@ -63,7 +64,7 @@ def main_path() -> Optional[str]:
     path = getattr(sys.modules.get("__main__"), "__file__", None)
     if path is None or not os.path.isfile(path) or not is_guarded(path):
         return None
-    return os.path.abspath(path)
+    return os.path.abspath(str(path))
 
 
 def main_name() -> Optional[str]:
@@ -109,6 +110,15 @@ def _load_wrapped(module: str, qualname: str) -> Any:
 
 
 # ---------------------------------------------------------------------- functions
+
+
+def can_travel(value: Any) -> bool:
+    """Whether it can be sent."""
+    try:
+        _dump(value)
+    except Exception:  # noqa: BLE001 - whatever a pickle raises
+        return False
+    return True
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -178,7 +188,8 @@ def _reduce_function(func: types.FunctionType) -> Any:
             return NotImplemented
         return _load_wrapped, (func.__module__, func.__qualname__)
     code, space = func.__code__, func.__globals__
-    used = {name: space[name] for name in _global_names(code) if name in space and name != "__builtins__"}
+    left = func.__dict__.get(LEFT, ())
+    used = {name: space[name] for name in _global_names(code) if name in space and name != "__builtins__" and name not in left}
     names = {name: space[name] for name in ("__name__", "__package__", "__file__") if name in space}
     cells = []
     for cell in func.__closure__ or ():

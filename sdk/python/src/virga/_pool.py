@@ -126,7 +126,7 @@ class Worker:
         self.pool, self.number, self.quiet = pool, number, quiet
         self.given: Deque[Tuple[int, Call]] = collections.deque()
         self.channel: Optional[Channel] = None
-        self.ready = self.leaving = self.lost = self.ended = False
+        self.ready = self.leaving = self.lost = self.ended = self.waits = False
         self.error: Optional[BaseException] = None  # why it will never be ready
         self.defined: Set[int] = set()
         self.calls = 0
@@ -214,6 +214,7 @@ class Worker:
             if not self.ready:  # that it waits; what comes later is the reason of its end
                 make_room(self.pool)
                 if not self.quiet and not self.ended:
+                    self.waits = True
                     self.pool.printer.tell("stderr", body)
         elif what == "hello":
             self.greet(channel, _codec.unpack(body))
@@ -237,6 +238,8 @@ class Worker:
             channel.end()
             return
         channel.task_id = about["task_id"] or channel.task_id
+        if self.waits:
+            self.pool.printer.tell("stderr", f"virga: task {channel.task_id} began after {time.monotonic() - self.last:.0f} s\n")
         channel.words = ""  # that it was queued is no reason for anything that comes
         channel.send(_frames.SETUP, body=self.pool.setup())
         self.idle_since = time.monotonic()

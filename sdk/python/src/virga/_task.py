@@ -128,7 +128,7 @@ class _Running:
     """A vrun and what it prints."""
 
     def __init__(self, command: Command, input: Text, stdin: Any, capture: bool, text: bool, stream: Optional[Stream],
-                 options: Dict[str, Any]) -> None:
+                 options: Options) -> None:
         self.words, self.text = _words(command), text
         self.sinks = [_Sink("stdout", capture, stream), _Sink("stderr", capture, stream)]
         data = input.encode() if isinstance(input, str) else input
@@ -136,7 +136,7 @@ class _Running:
             stdin = subprocess.DEVNULL
         self.at_terminal = stdin is None and data is None and os.isatty(0) and not any(s.piped for s in self.sinks)
         self.id_fd, id_w = os.pipe()
-        argv = [_programs.program("vrun"), f"--id-file=/dev/fd/{id_w}", *Options(**options).arguments(), "--", *self.words]
+        argv = [_programs.program("vrun"), f"--id-file=/dev/fd/{id_w}", *options.arguments(), "--", *self.words]
         try:
             pipes: Dict[str, Any] = {s.name: subprocess.PIPE if s.piped else None for s in self.sinks}
             self.proc = subprocess.Popen(argv, stdin=subprocess.PIPE if data is not None else stdin, pass_fds=[id_w], **pipes)
@@ -197,7 +197,7 @@ def run(command: Command, *, input: Text = None, stdin: Any = None, capture: boo
     told line by line to stream("stdout" | "stderr", line), which is called by other threads. check=True raises TaskFailed when it
     fails; Refused is raised when the cloud does not take it. The other options are those of vrun: pool, gpus, gpu_mem, cpus,
     mem, env, cwd, name, labels, secrets, project, max_cost, … (see Options)."""
-    done = _Running(command, input, stdin, capture, text, stream, options).wait(timeout)
+    done = _Running(command, input, stdin, capture, text, stream, Options(**options)).wait(timeout)
     return done.check() if check else done
 
 
@@ -205,7 +205,7 @@ async def arun(command: Command, *, input: Text = None, capture: bool = False, t
                check: bool = False, timeout: Optional[float] = None, **options: Any) -> CompletedTask:
     """run() for `await`: the loop goes on meanwhile. Cancelling the await cancels the task. It reads no standard input."""
     stdin = None if input is not None else subprocess.DEVNULL
-    running = _Running(command, input, stdin, capture, text, stream, options)
+    running = _Running(command, input, stdin, capture, text, stream, Options(**options))
     try:
         done: CompletedTask = await in_thread(running.wait, timeout)
     except asyncio.CancelledError:
