@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "control/api.h"
+#include "control/events.h"
 #include "control/persist.h"
 #include "control/users.h"
 
@@ -352,6 +353,10 @@ void vg_watch_tell(struct vg_control *c, struct vg_task *t) {
     vg_list_for_each_safe (it, &c->watches) {
         struct vg_follow *f = vg_list_entry(it, struct vg_follow, on_job);
         struct vg_err err = VG_ERR_INIT;
+        if (f->kind == VG_FOLLOW_EVENTS) { /* for all of its readers */
+            vg_events_changed(c, t->id);
+            continue;
+        }
         const struct vg_user *u = vg_peer_user(f->peer, &err);
         if (!vg_peer_open(f->peer) || !u || !watched(f->data, u, t))
             continue;

@@ -364,12 +364,13 @@ void vg_api_forward(struct vg_call *call) {
         r = vg_err_set(&err, VG_FORBIDDEN, "only the owner of a task may reach its ports");
     else if (r >= 0 && (!a || !a->peer || j->task->state != VG_TASK_RUNNING))
         r = vg_err_set(&err, VG_CONFLICT, "the task is not running: its ports cannot be reached");
-    else if (r >= 0 && (m->port == 0 || m->port > 65535 || !m->stream))
+    else if (r >= 0 && (m->port == 0 || m->port > 65535 || !(m->stream || call->n_fds)))
         r = vg_err_set(&err, VG_INVALID, "a port is a number from 1 to 65535");
     struct vg_chan ch = VG_CHAN_INIT;
     struct vg_chan_out io;
     if (r >= 0) {
-        r = vg_chan_take(&ch, call->peer, m->stream, 0, NULL, 0);
+        r = vg_chan_take(&ch, call->peer, m->stream, call->n_fds ? VG_FD_CHANNEL : 0, call->fds,
+                         call->n_fds);
         if (r >= 0)
             r = vg_chan_join_stream(&ch, a, call->ctl->loop, &io);
         if (r < 0)

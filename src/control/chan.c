@@ -25,7 +25,8 @@ int vg_chan_take(struct vg_chan *ret, struct vg_peer *p, uint32_t stream, uint32
         }
     ret->peer = p;
     ret->stream = stream;
-    ret->remote = stream != 0;
+    /* Behind a peer without a connection is a client elsewhere, too, which we relay. */
+    ret->remote = stream != 0 || p->sink;
     return 0;
 }
 

@@ -1,6 +1,7 @@
 /* Start, housekeeping and stop of the control plane. */
 #include "control/control.h"
 #include "control/env.h"
+#include "control/events.h"
 
 #include "base/cleanup.h"
 #include "base/log.h"
@@ -280,6 +281,7 @@ void vg_control_stop(struct vg_control *c, const char *why) {
     vg_metrics_stop(c);
     vg_rest_stop(c);
     vg_webport_stop(c);
+    vg_events_stop(c);
     vg_replay_stop_all(c);
     vg_timer_stop(&c->wake);
     if (c->store) {

@@ -65,6 +65,7 @@ struct vg_control {
     struct vg_counts counts;
     struct vg_rest *rest;             /* owned; NULL: nobody has asked over HTTP */
     struct vg_metrics *metrics;       /* owned; NULL: nobody is to look from outside */
+    struct vg_events *events;         /* owned; NULL: nobody listens */
     struct vg_webport *webport;       /* owned; NULL: no dashboard and no REST */
     struct vg_listener *listeners[3]; /* home socket, system socket, TLS */
     uv_async_t store_wake;

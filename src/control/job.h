@@ -87,6 +87,7 @@ enum vg_follow_kind {
     VG_FOLLOW_WATCH,
     VG_FOLLOW_LOG,
     VG_FOLLOW_GROUP_LOG,
+    VG_FOLLOW_EVENTS,
 };
 
 /* A peer waits for news of a job (or, for watchers, of all). */

@@ -11,6 +11,7 @@
 #include "base/util.h"
 #include "control/api.h"
 #include "control/env.h"
+#include "control/events.h"
 #include "control/gang.h"
 #include "control/keys.h"
 #include "control/nodes.h"
@@ -66,6 +67,7 @@ static const struct route routes[] = {
     [B(SCHEDULE_LIST)] = {NEED_USER, 0, vg_api_schedule_list},
     [B(SCHEDULE_REMOVE)] = {NEED_USER, VG_ACT_RUN, vg_api_schedule_remove},
     [B(TASK_WHY)] = {NEED_USER, 0, vg_api_task_why},
+    [B(EVENTS)] = {NEED_USER, 0, vg_api_events},
     [B(QUEUE)] = {NEED_USER, 0, vg_api_queue},
     [B(GPU_LIST)] = {NEED_USER, 0, vg_api_gpu_list},
     [B(GPU_SET)] = {NEED_USER, VG_ACT_MANAGE_NODES, vg_api_gpu_set},
@@ -304,8 +306,14 @@ static void hand_on(struct vg_peer *p, const Vg__Pb__Envelope *env, int *fds, si
 }
 
 void vg_peer_ask(struct vg_peer *p, Vg__Pb__Envelope *env) {
+    vg_peer_ask_fds(p, env, NULL, 0);
+}
+
+void vg_peer_ask_fds(struct vg_peer *p, Vg__Pb__Envelope *env, int *fds, size_t n) {
     if (!p->ctl->stopping)
-        hand_on(p, env, NULL, 0);
+        hand_on(p, env, fds, n);
+    for (size_t i = 0; i < n; i++)
+        vg_close(&fds[i]);
 }
 
 static void on_msg(struct vg_conn *conn, void *user, const Vg__Pb__Envelope *env, int *fds,

@@ -63,6 +63,8 @@ int vg_peer_new_inner(struct vg_control *c, const struct vg_peer_sink *sink, voi
 /* Asks as a client would over its connection; answers may come before this returns. The message may
    be changed and parts of it taken: all of its memory must be the heap's. */
 void vg_peer_ask(struct vg_peer *p, Vg__Pb__Envelope *env);
+/* The same with descriptors, which are taken. */
+void vg_peer_ask_fds(struct vg_peer *p, Vg__Pb__Envelope *env, int *fds, size_t n);
 /* Forgets everything it waits for. Not from within a sink's function. */
 void vg_peer_drop(struct vg_peer *p);
 /* Whether somebody still listens; how many bytes wait for him; an end to it. */

@@ -39,15 +39,15 @@ struct vg_rest_route {
     /* Instead of the usual way from answer to JSON. */
     void (*told)(struct vg_rest_call *call, const Vg__Pb__Envelope *env, bool more);
     /* A stream or WebSocket, which is not JSON. */
-    void (*live)(struct vg_control *c, const struct vg_who *who, struct vg_web_req *req,
-                 const char *task);
+    void (*live)(struct vg_peer *p, struct vg_web_req *req, const char *task);
     const char *type; /* of an answer that is not JSON, for the documents */
 };
 enum {
-    VG_REST_OPEN = 1,  /* no principal is needed */
-    VG_REST_MATCH = 2, /* If-Match is looked at: against GET of the same path */
-    VG_REST_CSV = 4,   /* also as text/csv */
-    VG_REST_NAMED = 8, /* the body has the name of what is made */
+    VG_REST_OPEN = 1,    /* no principal is needed */
+    VG_REST_MATCH = 2,   /* If-Match is looked at: against GET of the same path */
+    VG_REST_CSV = 4,     /* also as text/csv */
+    VG_REST_NAMED = 8,   /* the body has the name of what is made */
+    VG_REST_FOLLOW = 16, /* `live` when the query says follow=1 */
 };
 extern const struct vg_rest_route vg_rest_routes[];
 extern const size_t vg_rest_n_routes;

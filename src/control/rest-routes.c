@@ -2,6 +2,7 @@
  * out. */
 #include "base/cleanup.h"
 #include "control/rest-int.h"
+#include "control/rest-live.h"
 
 #define B(name) VG__PB__ENVELOPE__BODY_##name
 #define V(name) &vg_view_##name
@@ -48,7 +49,14 @@ const struct vg_rest_route vg_rest_routes[] = {
      .query = V(series_query), .answer = V(series)},
     {GET("/tasks/{id}/logs", B(TASK_LOGS),
          "its output: text/plain, or application/x-ndjson if that is accepted"),
-     .field = {"task"}, .query = V(log_query), .told = vg_rest_told_logs, .type = "text/plain"},
+     .field = {"task"}, .query = V(log_query), .told = vg_rest_told_logs, .live = vg_live_logs,
+     .flags = VG_REST_FOLLOW, .type = "text/plain"},
+    {GET("/tasks/{id}/attach", B(ATTACH), "its terminal, as a WebSocket"), .live = vg_live_attach,
+     .status = 101},
+    {GET("/tasks/{id}/forward", B(FORWARD), "a TCP port inside it, as a WebSocket"),
+     .live = vg_live_forward, .status = 101},
+    {GET("/events", B(EVENTS), "whatever changes, as it changes"), .query = V(event_query),
+     .live = vg_live_events, .type = "text/event-stream"},
     {POST("/tasks/{id}/cancel", B(TASK_SIGNAL), "end it, or send it a signal"), .field = {"task"},
      .body = V(task_cancel)},
     {PATCH("/tasks/{id}/share", B(SHARE_SET), "change its share of a GPU while it runs"),

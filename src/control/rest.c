@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "control/rest-int.h"
+#include "control/rest-live.h"
 #include "control/webport.h"
 
 #include <stdio.h>
@@ -373,11 +374,9 @@ void vg_rest_go(struct vg_rest_call *call) {
     const struct vg_rest_route *route = call->route;
     struct vg_err err = VG_ERR_INIT;
     ProtobufCMessage *m = NULL;
-    if (route->live) {
-        struct vg_web_req *req = call->req;
-        vg_web_on_gone(req, NULL, NULL);
-        call->req = NULL;
-        route->live(call->ctl, &call->peer->who, req, call->part[0]);
+    if (route->live && (!(route->flags & VG_REST_FOLLOW) || vg_live_flag(call->req, "follow"))) {
+        vg_web_on_gone(call->req, NULL, NULL);
+        route->live(vg_take_ptr(call->peer), vg_take_ptr(call->req), call->part[0]);
         vg_rest_over(call);
     } else if (route->special) {
         route->special(call);

@@ -251,6 +251,10 @@ size_t vg_web_room(const struct vg_web_req *req) {
     return 0;
 }
 
+size_t vg_web_queued(const struct vg_web_req *req) {
+    return req->conn ? vg_buf_len(&req->conn->out) : 0;
+}
+
 int vg_web_write(struct vg_web_req *req, const void *data, size_t n) {
     struct request *q = request_of(req);
     struct vg_web_conn *c = req->conn;

@@ -146,6 +146,7 @@ int vg_web_begin(struct vg_web_req *req, int status, const char *type,
                  const struct vg_web_stream_ops *ops, void *user);
 /* How much may be written; 0: wait for on_room. A write may be larger than it, once. */
 size_t vg_web_room(const struct vg_web_req *req);
+size_t vg_web_queued(const struct vg_web_req *req); /* bytes that the client has not taken */
 /* -EPIPE: the client is gone; -ENOMEM: it is now. Never calls back. */
 int vg_web_write(struct vg_web_req *req, const void *data, size_t n);
 /* The body is complete (broken: it is not, and the client can tell). Frees req. */
