@@ -79,7 +79,7 @@ struct node_line {
     char *pools[VG_CONF_POOLS_MAX];
 };
 
-static void fill_node(struct vg_control *c, struct vg_nodelink *a, struct node_line *l) {
+static void fill_node(struct vg_control *c, struct vg_nodelink *a, bool all, struct node_line *l) {
     struct vg_node *n = a->node;
     struct vg_eng_node_info info = {0};
     Vg__Pb__NodeInfo *m = &l->pb;
@@ -93,7 +93,8 @@ static void fill_node(struct vg_control *c, struct vg_nodelink *a, struct node_l
     m->state = (char *)(!a->peer && n->state != VG_NODE_LOST && n->state != VG_NODE_JOINING ? "away"
                         : a->is_unfit && n->state == VG_NODE_READY ? "unfit"
                                                                    : vg_node_state_name(n->state));
-    m->unfit = a->unfit;
+    if (a->unfit) /* which task it was that left it so is not everybody's to know */
+        m->unfit = all ? a->unfit : (char *)"it is being cleared after the last task there";
     m->total = &l->total;
     m->used = &l->used;
     m->has_tasks = m->has_last_seen_usec = m->has_cert_expires_usec = 1;
@@ -121,7 +122,7 @@ void vg_api_node_list(struct vg_call *call) {
         return;
     }
     vg_map_for_each (s, &c->nodes) {
-        fill_node(c, s->value, &lines[n]);
+        fill_node(c, s->value, vg_user_may(call->user, VG_ACT_SEE_ALL), &lines[n]);
         list[n] = &lines[n].pb;
         n++;
     }

@@ -188,7 +188,11 @@ static int add_row(void *arg, const struct vg_task_row *row) {
 
 static int add_stored(struct listing *l) {
     const Vg__Pb__TaskQuery *q = l->query.q;
-    struct vg_task_filter f = {.user = q->all_users ? NULL : l->query.user->name,
+    const struct vg_user *u = l->query.user;
+    bool all = q->all_users && vg_user_may(u, VG_ACT_SEE_ALL);
+    bool team = q->all_users && vg_users_may_see(u, "", u->team->name);
+    struct vg_task_filter f = {.user = all ? NULL : u->name,
+                               .or_team = team ? u->team->name : NULL,
                                .pool = q->pool && *q->pool ? q->pool : NULL,
                                .name = q->name && *q->name ? q->name : NULL,
                                .state = (const char *const *)q->state,

@@ -16,6 +16,7 @@
 #include "control/peer.h"
 #include "control/spec-check.h"
 #include "control/timer.h"
+#include "control/users.h"
 
 #include <libgen.h>
 #include <stdio.h>
@@ -462,7 +463,8 @@ void vg_api_env(struct vg_call *call) {
     m.user_team = (char *)call->user->team->name;
     m.has_task_id = m.has_machine = 0;
     m.n_task = 0;
-    if (m.op == OP(SHARE) && !vg_tenants_team(&call->ctl->tenants, m.team ? m.team : "")) {
+    const struct vg_team *with = vg_tenants_team(&call->ctl->tenants, m.team ? m.team : "");
+    if (m.op == OP(SHARE) && (!with || !vg_users_know_team(call->user, with))) {
         vg_peer_error(call->peer, call->req, VG_NOT_FOUND,
                       "there is no team '%.60s': 'virga team list' shows them",
                       m.team ? m.team : "");

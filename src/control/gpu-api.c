@@ -24,6 +24,8 @@ struct answer {
     size_t n_holders, max_holders;
     struct vg_job **job; /* owned: tasks that hold GPUs */
     size_t n_jobs;
+    Vg__Pb__GpuProc **proc; /* owned; those of one GPU follow each other */
+    size_t n_procs, max_procs;
 };
 
 static void answer_done(struct answer *a) {
@@ -32,13 +34,20 @@ static void answer_done(struct answer *a) {
     free(a->holder);
     free(a->holders);
     free(a->job);
+    free(a->proc);
 }
 
 static int answer_init(struct answer *a, struct vg_call *call) {
     struct vg_control *c = call->ctl;
     *a = (struct answer){.call = call};
-    vg_map_for_each (s, &c->nodes)
-        a->max += (size_t)__builtin_popcountll(((struct vg_nodelink *)s->value)->node->gpus);
+    vg_map_for_each (s, &c->nodes) {
+        const struct vg_nodelink *n = s->value;
+        a->max += (size_t)__builtin_popcountll(n->node->gpus);
+        for (uint32_t i = 0; i < VG_NODE_GPUS_MAX; i++) {
+            const struct vg_node_gpu *k = vg_node_gpu_get(n, i);
+            a->max_procs += k && k->state ? k->state->n_proc : 0;
+        }
+    }
     a->max = VG_MIN(a->max, (size_t)GPUS_MAX);
     a->job = vg_alloc((vg_map_len(&c->jobs) + 1) * sizeof *a->job);
     for (struct vg_job **to = a->job; to; to = NULL)
@@ -53,7 +62,8 @@ static int answer_init(struct answer *a, struct vg_call *call) {
     a->list = vg_alloc((a->max + 1) * sizeof *a->list);
     a->holder = vg_alloc((a->max_holders + 1) * sizeof *a->holder);
     a->holders = vg_alloc((a->max_holders + 1) * sizeof *a->holders);
-    return a->job && a->state && a->list && a->holder && a->holders ? 0 : -ENOMEM;
+    a->proc = vg_alloc((a->max_procs + 1) * sizeof *a->proc);
+    return a->proc && a->job && a->state && a->list && a->holder && a->holders ? 0 : -ENOMEM;
 }
 
 /* What others run is theirs to know: that they hold it is not a secret. */
@@ -83,6 +93,20 @@ static void add_holders(struct answer *a, uint64_t node, uint32_t index, Vg__Pb_
     g->n_holder = a->n_holders - first;
 }
 
+/* Processes of one's own and one's team's tasks; an administrator sees those of none, too. */
+static void add_procs(struct answer *a, const Vg__Pb__GpuState *from, Vg__Pb__GpuState *g) {
+    size_t first = a->n_procs;
+    for (size_t i = 0; i < from->n_proc && a->n_procs < a->max_procs; i++) {
+        const struct vg_job *j =
+            from->proc[i]->task_id ? vg_job_get(a->call->ctl, from->proc[i]->task_id) : NULL;
+        if (j ? vg_users_may_see(a->call->user, j->task->user, j->task->team)
+              : vg_user_may(a->call->user, VG_ACT_SEE_ALL))
+            a->proc[a->n_procs++] = from->proc[i];
+    }
+    g->proc = a->proc + first;
+    g->n_proc = a->n_procs - first;
+}
+
 static const char *state_of(const struct vg_nodelink *n, const struct vg_node_gpu *k,
                             const Vg__Pb__GpuState *g) {
     if (k && k->drained)
@@ -99,6 +123,7 @@ static void add_gpu(struct answer *a, struct vg_nodelink *n, uint32_t index) {
     if (k && k->state) {
         *g = *k->state;
         g->age_usec += vg_now_usec() - k->seen_usec;
+        add_procs(a, k->state, g);
     } else {
         g->model = n->node->gpu_model;
     }

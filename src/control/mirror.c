@@ -96,10 +96,9 @@ static int check_offer(struct vg_call *call, struct vg_err *err) {
     if (m->spec && vg_spec_check_mirror(m->spec, err) < 0)
         return err->code;
     const struct vg_job *j = vg_job_get(c, m->task_id);
-    if (!j && m->again) /* kept for a minute it would only stand in the way of others */
+    bool other = j && strcmp(j->task->user, call->user->name) != 0;
+    if (other || (!j && m->again)) /* kept for a minute it would only stand in others' way */
         return vg_err_set(err, VG_UNAVAILABLE, "the task is not known, or not yet again");
-    if (j && strcmp(j->task->user, call->user->name) != 0)
-        return vg_err_set(err, VG_FORBIDDEN, "only the owner of a task may offer files for it");
     if (j && vg_task_is_ended(j->task))
         return vg_err_set(err, VG_NOT_FOUND, "the task has ended");
     const Vg__Pb__MirrorSpec *want = j ? j->task->spec->mirror : NULL;

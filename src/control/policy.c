@@ -11,6 +11,7 @@
 #include "control/nodes.h"
 #include "control/price.h"
 #include "control/sessions.h"
+#include "control/users.h"
 #include "gpu/near.h"
 
 #include <stdio.h>
@@ -172,7 +173,37 @@ void vg_policy_close(struct vg_policy *p) {
     *p = (struct vg_policy){0};
 }
 
+static const struct vg_leaf *leaf_of(const struct vg_policy *p, uint64_t tenant) {
+    vg_map_for_each (s, &p->leaves) {
+        const struct vg_leaf *l = s->value;
+        if (l->tenant == tenant)
+            return l;
+    }
+    return NULL;
+}
+
+static bool is_above(const char *path, const char *below) {
+    size_t n = strlen(path);
+    return n && strncmp(path, below, n) == 0 && (!below[n] || below[n] == '/');
+}
+
+bool vg_policy_knows(struct vg_control *c, uint64_t viewer, uint64_t tenant) {
+    const struct vg_policy *p = &c->policy;
+    if (p->tell_all || viewer == tenant ||
+        is_above(vg_policy_name(c, tenant), vg_policy_name(c, viewer)))
+        return true;
+    const struct vg_leaf *a = leaf_of(p, viewer), *b = a ? leaf_of(p, tenant) : NULL;
+    size_t team = a ? strcspn(a->key, "/") + 1 : 0;
+    bool common = team && strncmp(a->key, VG_TEAM_DEFAULT "/", team) != 0;
+    return b && common && strncmp(a->key, b->key, team) == 0;
+}
+
+static bool knows(void *ctl, uint64_t viewer, uint64_t tenant) {
+    return vg_policy_knows(ctl, viewer, tenant);
+}
+
 struct vg_eng *vg_policy_now(struct vg_control *c) {
+    vg_eng_tell(c->policy.eng, knows, c);
     vg_eng_now(c->policy.eng, vg_wall_usec());
     return c->policy.eng;
 }

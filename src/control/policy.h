@@ -23,6 +23,7 @@ struct vg_policy {
     uint64_t windows_seen;      /* what the engine was last told of windows; 0: nothing */
     uint64_t *window;           /* owned; the ids of these */
     size_t n_windows, windows_cap;
+    bool tell_all; /* whoever asks now may be told every name */
 };
 
 /* An engine with the configuration's settings, queues and pools; knows no node and no task. */
@@ -42,6 +43,8 @@ uint64_t vg_policy_team(struct vg_control *c, struct vg_policy *p, const char *t
 void vg_policy_forget_team(struct vg_policy *p, const char *team);
 /* "research/vision/ann"; "" when unknown. Borrowed. */
 const char *vg_policy_name(const struct vg_control *c, uint64_t tenant);
+/* Whether a tenant may be told who that other is: its own queues, and its team. */
+bool vg_policy_knows(struct vg_control *c, uint64_t viewer, uint64_t tenant);
 /* The queue ("research/vision") of a team, for records. Into `out`, which it returns. */
 char *vg_policy_queue(const struct vg_control *c, const char *team, char *out, size_t n);
 /* What holds for a user: priorities, preemption. */

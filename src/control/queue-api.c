@@ -31,7 +31,9 @@ void vg_api_task_why(struct vg_call *call) {
         return;
     }
     VG_ENVELOPE(env);
+    call->ctl->policy.tell_all = vg_user_may(call->user, VG_ACT_SEE_ALL);
     vg_why_task(call->ctl, f.job, vg_found_task(&f), &why);
+    call->ctl->policy.tell_all = false;
     env.body_case = B(WHY);
     env.why = &why.pb;
     vg_peer_send(call->peer, call->req, false, &env);
@@ -76,20 +78,20 @@ static void order_done(struct order *o) {
     free(o->want);
 }
 
-/* Everybody sees who is before them and what they ask for; what it is only those who may. */
+/* Everybody sees how many are before them; who that is and what they ask for only those who may. */
 static void fill_row(struct vg_call *call, const struct vg_job *j, Vg__Pb__QueueRow *m,
                      Vg__Pb__Resources *want) {
     const struct vg_task *t = j->task;
     vg__pb__queue_row__init(m);
+    m->pool = (char *)vg_task_pool(t);
+    if (!vg_users_may_see(call->user, t->user, t->team))
+        return;
     *want = vg_res_to_pb(t->grant);
-    if (vg_users_may_see(call->user, t->user, t->team)) {
-        m->has_task_id = 1;
-        m->task_id = t->id;
-        m->name = t->spec->name;
-    }
+    m->has_task_id = 1;
+    m->task_id = t->id;
+    m->name = t->spec->name;
     m->user = t->user;
     m->team = t->team;
-    m->pool = (char *)vg_task_pool(t);
     m->want = want;
     m->has_priority = m->has_created_usec = 1;
     m->priority = t->spec->priority;
@@ -125,7 +127,8 @@ static int make_order(struct vg_call *call, uint64_t pool, size_t max, struct or
     /* The first few get an estimate; all of them would cost a search each. */
     for (size_t i = 0; i < o->n && i < 20; i++) {
         struct vg_eng_why e = {0};
-        if (vg_eng_why(c->policy.eng, o->id[i], &e) < 0 || e.start_usec == VG_ENG_NEVER)
+        if (!o->row[i].has_task_id || vg_eng_why(c->policy.eng, o->id[i], &e) < 0 ||
+            e.start_usec == VG_ENG_NEVER)
             continue;
         o->row[i].has_expected_start_usec = 1;
         o->row[i].expected_start_usec = e.start_usec;
@@ -166,22 +169,73 @@ static void fill_tenant(struct vg_control *c, const struct vg_eng_tenant_info *i
     m->usage_ppm = i->usage_ppm;
 }
 
-static int make_shares(struct vg_control *c, struct shares *s) {
+/* Whether the one above it is known, so that what is hidden is counted once. */
+static bool is_uppermost(const char *path, const char *const *hidden, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        size_t len = strlen(hidden[i]);
+        if (strncmp(path, hidden[i], len) == 0 && path[len] == '/')
+            return false;
+    }
+    return true;
+}
+
+static void add_up(Vg__Pb__TenantRow *sum, const struct vg_eng_tenant_info *i) {
+    sum->queued += i->queued;
+    sum->running += i->running;
+    sum->gpu_milli += i->held.gpu_milli;
+    sum->cpu_milli += i->held.cpu_milli;
+    sum->fair_ppm += i->fair_ppm;
+    sum->share_ppm += i->share_ppm;
+    sum->usage_ppm += i->usage_ppm;
+}
+
+/* All that the asker may not know, in one row. */
+static int add_others(struct vg_control *c, struct shares *s, size_t got, uint64_t viewer) {
+    vg_auto_free const char **hidden = vg_alloc((got + 1) * sizeof *hidden);
+    Vg__Pb__TenantRow *sum = &s->row[s->n];
+    size_t n = 0;
+    if (!hidden)
+        return -ENOMEM;
+    for (size_t i = 0; i < got; i++)
+        if (*vg_policy_name(c, s->info[i].id) && !vg_policy_knows(c, viewer, s->info[i].id))
+            hidden[n++] = vg_policy_name(c, s->info[i].id);
+    if (!n)
+        return 0;
+    vg__pb__tenant_row__init(sum);
+    sum->name = (char *)"another team";
+    sum->has_queued = sum->has_running = sum->has_gpu_milli = sum->has_cpu_milli =
+        sum->has_fair_ppm = sum->has_share_ppm = sum->has_usage_ppm = 1;
+    for (size_t i = 0; i < got; i++) {
+        const char *path = vg_policy_name(c, s->info[i].id);
+        if (*path && !vg_policy_knows(c, viewer, s->info[i].id) && is_uppermost(path, hidden, n))
+            add_up(sum, &s->info[i]);
+    }
+    s->rows[s->n++] = sum;
+    return 0;
+}
+
+static int make_shares(struct vg_call *call, struct shares *s) {
+    struct vg_control *c = call->ctl;
+    const struct vg_user *u = call->user;
+    uint64_t viewer = vg_policy_tenant(c, &c->policy, u->team->name, u->name);
     size_t max = vg_eng_tenants(vg_policy_now(c), NULL, 0);
     s->info = vg_alloc((max + 1) * sizeof *s->info);
-    s->row = vg_alloc((max + 1) * sizeof *s->row);
-    s->rows = vg_alloc((max + 1) * sizeof *s->rows);
+    s->row = vg_alloc((max + 2) * sizeof *s->row);
+    s->rows = vg_alloc((max + 2) * sizeof *s->rows);
     if (!s->info || !s->row || !s->rows)
         return -ENOMEM;
     size_t got = VG_MIN(vg_eng_tenants(c->policy.eng, s->info, max), max);
+    c->policy.tell_all = vg_user_may(u, VG_ACT_SEE_ALL);
     for (size_t i = 0; i < got; i++) {
-        if (!*vg_policy_name(c, s->info[i].id))
-            continue; /* the root */
+        if (!*vg_policy_name(c, s->info[i].id) || !vg_policy_knows(c, viewer, s->info[i].id))
+            continue; /* the root, or not theirs to know */
         fill_tenant(c, &s->info[i], &s->row[s->n]);
         s->rows[s->n] = &s->row[s->n];
         s->n++;
     }
-    return 0;
+    int r = add_others(c, s, got, viewer);
+    c->policy.tell_all = false;
+    return r;
 }
 
 void vg_api_queue(struct vg_call *call) {
@@ -200,7 +254,7 @@ void vg_api_queue(struct vg_call *call) {
         pool = vg_eng_pool_id(q->pool);
     }
     if (make_order(call, pool, VG_MIN(limit, (uint32_t)ROWS_MAX), &o) < 0 ||
-        make_shares(c, &s) < 0) {
+        make_shares(call, &s) < 0) {
         out_of_memory(call);
     } else {
         VG_ENVELOPE(env);

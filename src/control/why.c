@@ -51,25 +51,37 @@ static void add_cost(struct vg_control *c, struct vg_why *w, const char *pool,
     w->pb.currency = c->conf.currency;
 }
 
-static void add_holders(struct vg_control *c, const struct vg_eng_why *e, struct vg_why *w) {
-    size_t n = VG_MIN(e->n_holders, (size_t)VG_ENG_HOLDERS_MAX);
-    for (size_t i = 0; i < n; i++) {
-        Vg__Pb__Holder *h = w->holders[i] = &w->holder[i];
-        vg__pb__holder__init(h);
-        h->tenant = (char *)vg_policy_name(c, e->holder[i].tenant);
+/* Those that the asker may not know are one, whoever they are. */
+static void add_holders(struct vg_control *c, const struct vg_eng_why *e, uint64_t viewer,
+                        struct vg_why *w) {
+    size_t max = VG_MIN(e->n_holders, (size_t)VG_ENG_HOLDERS_MAX), n = 0;
+    Vg__Pb__Holder *hidden = NULL;
+    for (size_t i = 0; i < max; i++) {
+        bool known = vg_policy_knows(c, viewer, e->holder[i].tenant);
+        uint64_t until = e->holder[i].until_usec;
+        Vg__Pb__Holder *h = !known && hidden ? hidden : &w->holder[n];
+        if (h != hidden) {
+            vg__pb__holder__init(h);
+            w->holders[n++] = h;
+        }
+        if (!known)
+            hidden = h;
+        h->tenant = known ? (char *)vg_policy_name(c, e->holder[i].tenant) : (char *)"another team";
         h->has_tasks = h->has_gpu_milli = 1;
-        h->tasks = e->holder[i].tasks;
-        h->gpu_milli = e->holder[i].gpu_milli;
-        h->has_until_usec = e->holder[i].until_usec && e->holder[i].until_usec != VG_ENG_NEVER;
-        h->until_usec = e->holder[i].until_usec;
+        h->tasks += e->holder[i].tasks;
+        h->gpu_milli += e->holder[i].gpu_milli;
+        if (until && until != VG_ENG_NEVER && (!h->has_until_usec || until < h->until_usec)) {
+            h->has_until_usec = 1;
+            h->until_usec = until;
+        }
     }
     w->pb.n_holder = n;
     w->pb.holder = w->holders;
 }
 
-static void from_engine(struct vg_control *c, const struct vg_eng_why *e, const char *pool,
-                        const struct vg_res *grant, const Vg__Pb__TaskSpec *spec, uint32_t members,
-                        struct vg_why *w) {
+static void from_engine(struct vg_control *c, const struct vg_eng_why *e, uint64_t viewer,
+                        const char *pool, const struct vg_res *grant, const Vg__Pb__TaskSpec *spec,
+                        uint32_t members, struct vg_why *w) {
     uint64_t run = e->run_usec ? e->run_usec : spec->time_limit_usec;
     snprintf(w->basis, sizeof w->basis, "%s", e->basis);
     w->pb.basis = w->basis;
@@ -82,7 +94,7 @@ static void from_engine(struct vg_control *c, const struct vg_eng_why *e, const 
     w->pb.expected_run_usec = run;
     if (e->node)
         w->pb.node = (char *)vg_nodelink_name(c, e->node);
-    add_holders(c, e, w);
+    add_holders(c, e, viewer, w);
     struct vg_res given = vg_bare_expected(c, pool, e->node, grant);
     add_cost(c, w, pool, &given, spec->preemptible, run, members);
 }
@@ -123,7 +135,8 @@ static void why_queued(struct vg_control *c, const struct vg_job *j, struct vg_w
         w->pb.expected_start_usec = t->due_usec;
     } else if (vg_eng_why(vg_policy_now(c), t->id, &e) >= 0) {
         say(w, code_name(e.code), e.text);
-        from_engine(c, &e, vg_task_pool(t), &t->grant, t->spec, 1, w);
+        from_engine(c, &e, vg_policy_tenant(c, &c->policy, t->team, t->user), vg_task_pool(t),
+                    &t->grant, t->spec, 1, w);
         add_drained(c, t, w);
     } else {
         say(w, "accepting", "it is being written down and begins to wait when that is done");
@@ -297,6 +310,6 @@ int vg_why_forecast(struct vg_control *c, const struct vg_user *u, Vg__Pb__TaskS
         return vg_err_sys(err, -x, "cannot look ahead");
     vg__pb__why_info__init(&ret->pb);
     say(ret, code_name(e.code), e.text);
-    from_engine(c, &e, spec->pool, grant, spec, members, ret);
+    from_engine(c, &e, r.tenant, spec->pool, grant, spec, members, ret);
     return 0;
 }

@@ -27,11 +27,11 @@ static void say_pools(const struct vg_eng *e, const struct fit *f, char *out, si
                                 e->pool[f->pool[i]]->name);
 }
 
-static void say_held(const struct vg_eng *e, struct vg_eng_why *w, const struct fit *f, char *out,
+static void say_held(const struct vg_eng *e, struct vg_eng_why *w, const struct etask *t, char *out,
                      size_t n) {
     char who[256];
-    vg_facts_holders(e, f, w);
-    vg_facts_say_holders(e, w, who, sizeof who);
+    vg_facts_holders(e, t->fit, w);
+    vg_facts_say_holders(e, t->tenant, w, who, sizeof who);
     out[0] = 0;
     if (who[0])
         snprintf(out, n, "; held by %s", who);
@@ -191,7 +191,7 @@ static void kept(const struct vg_eng *e, const struct etask *t, struct vg_eng_wh
     snprintf(w->text, sizeof w->text,
              "it would fit, but would delay a task of %.64s that is before it and is to have %s "
              "of %.64s in %s",
-             other->tenant->name, need, h->node->name, about);
+             vg_facts_name(e, t->tenant, other->tenant), need, h->node->name, about);
 }
 
 static void window(const struct vg_eng *e, const struct etask *t, struct vg_eng_why *w) {
@@ -200,6 +200,7 @@ static void window(const struct vg_eng *e, const struct etask *t, struct vg_eng_
         if (e->node[i] && e->node[i]->usable && vg_fit_belongs(e, t->fit, e->node[i]))
             x = vg_window_next(e, e->node[i], until(e, t), t->shape->grant);
     const struct etenant *who = x && x->tenant ? vg_map_get_u64(&e->tenants, x->tenant) : NULL;
+    bool known = who && vg_facts_name(e, t->tenant, who) == who->name;
     char pools[256], in[32], begins[64] = "has begun";
     say_pools(e, t->fit, pools, sizeof pools);
     if (x && x->from_usec > e->now)
@@ -215,7 +216,8 @@ static void window(const struct vg_eng *e, const struct etask *t, struct vg_eng_
         snprintf(w->text, sizeof w->text,
                  "what is free in pool %s is kept for %.64s%s%.100s, whose reservation %s, and it "
                  "might still run then",
-                 pools, who->name, x->why[0] ? ": " : "", x->why, begins);
+                 pools, vg_facts_name(e, t->tenant, who), x->why[0] && known ? ": " : "",
+                 known ? x->why : "", begins);
 }
 
 static void pinned(const struct vg_eng *e, const struct etask *t, struct vg_eng_why *w) {
@@ -272,14 +274,14 @@ static void busy(const struct vg_eng *e, const struct etask *t, struct vg_eng_wh
     char what[200], held[300], pools[256];
     say_pools(e, t->fit, pools, sizeof pools);
     vg_facts_say_short(e, t->fit, t->shape->members, what, sizeof what);
-    say_held(e, w, t->fit, held, sizeof held);
-    snprintf(w->text, sizeof w->text, "next on %.100s: %s%s", pools, what, held);
+    say_held(e, w, t, held, sizeof held);
+    snprintf(w->text, sizeof w->text, "next on %.100s: %s%.200s", pools, what, held);
 }
 
 static void ahead(const struct vg_eng *e, const struct etask *t, struct vg_eng_why *w) {
     char held[300], pools[256];
     say_pools(e, t->fit, pools, sizeof pools);
-    say_held(e, w, t->fit, held, sizeof held);
+    say_held(e, w, t, held, sizeof held);
     snprintf(w->text, sizeof w->text, "%u ahead of you on %.100s%s", w->ahead, pools, held);
 }
 

@@ -237,6 +237,8 @@ struct spot {
 
 struct vg_eng {
     struct vg_eng_conf conf;
+    vg_eng_knows_fn *knows; /* NULL: everybody knows everybody */
+    void *knows_arg;
     uint64_t now;
     struct vg_map tasks, nodes, tenants, pools, gangs, windows; /* by id */
     struct enode **node;                                        /* dense; holes are NULL */

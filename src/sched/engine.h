@@ -275,6 +275,10 @@ struct vg_eng_why {
         uint32_t tasks;
     } holder[VG_ENG_HOLDERS_MAX]; /* largest first */
 };
+/* Whether the one tenant may be told the other's name in a sentence; who may not reads "another
+   team". Not set: everybody is told everything. */
+typedef bool vg_eng_knows_fn(void *arg, uint64_t viewer, uint64_t tenant);
+void vg_eng_tell(struct vg_eng *e, vg_eng_knows_fn *knows, void *arg);
 /* Of a waiting task; -ENOENT: it does not wait. May pass over a bounded number of tasks and nodes.
  */
 int vg_eng_why(const struct vg_eng *e, uint64_t task, struct vg_eng_why *ret);

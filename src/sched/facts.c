@@ -127,25 +127,66 @@ void vg_facts_holders(const struct vg_eng *e, const struct fit *f, struct vg_eng
     vg_map_done(&by);
 }
 
-void vg_facts_say_holders(const struct vg_eng *e, const struct vg_eng_why *w, char *out, size_t n) {
-    size_t len = 0;
-    out[0] = 0;
-    for (size_t i = 0; i < w->n_holders && len < n; i++) {
+void vg_eng_tell(struct vg_eng *e, vg_eng_knows_fn *knows, void *arg) {
+    e->knows = knows;
+    e->knows_arg = arg;
+}
+
+static bool knows(const struct vg_eng *e, const struct etenant *viewer, uint64_t tenant) {
+    return !e->knows || e->knows(e->knows_arg, viewer ? viewer->id : 0, tenant);
+}
+
+const char *vg_facts_name(const struct vg_eng *e, const struct etenant *viewer,
+                          const struct etenant *tenant) {
+    return knows(e, viewer, tenant->id) ? tenant->name : "another team";
+}
+
+/* What a sentence says of one holder, or of all that are not named. */
+struct spoken {
+    const char *name;
+    uint64_t gpu;
+    uint32_t tasks, holders;
+};
+
+static size_t spoken_of(const struct vg_eng *e, const struct etenant *viewer,
+                        const struct vg_eng_why *w, struct spoken ret[static VG_ENG_HOLDERS_MAX]) {
+    struct spoken *hidden = NULL;
+    size_t n = 0;
+    for (size_t i = 0; i < w->n_holders; i++) {
         const struct etenant *t = vg_map_get_u64(&e->tenants, w->holder[i].tenant);
-        uint64_t gpu = w->holder[i].gpu_milli;
-        bool last = i + 1 == w->n_holders && !w->more_holders;
+        bool known = knows(e, viewer, w->holder[i].tenant);
+        struct spoken *s = !known && hidden ? hidden : &ret[n++];
+        if (s != hidden)
+            *s = (struct spoken){.name = known ? t ? t->name : "?" : "another team"};
+        if (!known)
+            hidden = s;
+        s->gpu += w->holder[i].gpu_milli;
+        s->tasks += w->holder[i].tasks;
+        if (++s->holders > 1)
+            s->name = "other teams";
+    }
+    return n;
+}
+
+void vg_facts_say_holders(const struct vg_eng *e, const struct etenant *viewer,
+                          const struct vg_eng_why *w, char *out, size_t n) {
+    struct spoken of[VG_ENG_HOLDERS_MAX];
+    size_t len = 0, all = spoken_of(e, viewer, w, of);
+    out[0] = 0;
+    for (size_t i = 0; i < all && len < n; i++) {
+        uint64_t gpu = of[i].gpu;
+        bool last = i + 1 == all && !w->more_holders;
         char much[48], a[32];
         if (gpu)
             snprintf(much, sizeof much, "%s%s%s", say_milli(gpu, a, sizeof a), i == 0 ? " GPU" : "",
                      i == 0 && gpu != 1000 ? "s" : "");
         else
-            snprintf(much, sizeof much, "%u task%s", w->holder[i].tasks,
-                     plural(w->holder[i].tasks));
+            snprintf(much, sizeof much, "%u task%s", of[i].tasks, plural(of[i].tasks));
         len += (size_t)snprintf(out + len, n - len, "%s%.64s (%s)",
                                 i == 0 ? ""
                                 : last ? " and "
                                        : ", ",
-                                t ? t->name : "?", much);
+                                of[i].name, much);
     }
     if (w->more_holders && len < n)
         snprintf(out + len, n - len, " and %u other%s", w->more_holders, plural(w->more_holders));

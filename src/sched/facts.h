@@ -6,7 +6,11 @@
 /* Who holds what would do: into ret->holder, largest first. */
 void vg_facts_holders(const struct vg_eng *e, const struct fit *f, struct vg_eng_why *ret);
 /* "alice (5 GPUs), bob (3) and 2 others"; "" when nobody does. */
-void vg_facts_say_holders(const struct vg_eng *e, const struct vg_eng_why *w, char *out, size_t n);
+void vg_facts_say_holders(const struct vg_eng *e, const struct etenant *viewer,
+                          const struct vg_eng_why *w, char *out, size_t n);
+/* The tenant's name, if the other may be told. */
+const char *vg_facts_name(const struct vg_eng *e, const struct etenant *viewer,
+                          const struct etenant *tenant);
 /* What is missing: "it needs 2 GPUs on one node and at most 1 is free". */
 void vg_facts_say_short(const struct vg_eng *e, const struct fit *f, uint32_t members, char *out,
                         size_t n);

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "sched/deal.h"
+#include "sched/facts.h"
 
 #include <stdio.h>
 
@@ -277,14 +278,16 @@ static const struct etenant *visible(const struct deal *d, const struct etask *v
 }
 
 static void say(const struct deal *d, const struct etask *v, enum ground why, char *out, size_t n) {
-    const char *name = visible(d, v)->name;
+    const struct etenant *who = visible(d, v);
+    const char *name = vg_facts_name(d->e, v->tenant, who);
+    const char *q = name == who->name ? "'" : "";
     if (why == BY_QUOTA)
-        snprintf(out, n, "reclaimed for '%.80s', which is below its quota", name);
+        snprintf(out, n, "reclaimed for %s%.80s%s, which is below its quota", q, name, q);
     else if (why == BY_PRIORITY)
-        snprintf(out, n, "a task of '%.80s' with priority %u goes before priority %u", name,
+        snprintf(out, n, "a task of %s%.80s%s with priority %u goes before priority %u", q, name, q,
                  d->t->priority, v->priority);
     else
-        snprintf(out, n, "it may be preempted, and '%.80s' needs its place", name);
+        snprintf(out, n, "it may be preempted, and %s%.80s%s needs its place", q, name, q);
 }
 
 /* The ground as it was when nobody had been asked yet. A gang's other members go with the one that

@@ -68,8 +68,12 @@ static void add_states(struct where *w, const struct vg_task_filter *f) {
 static int make_where(struct where *w, const struct vg_task_filter *f) {
     if (f->n_states > VG_TASK_FILTER_MAX || f->n_labels > VG_TASK_FILTER_MAX)
         return -E2BIG;
-    if (f->user)
+    if (f->user && f->or_team) {
+        add(w, "(user=? OR team=?)", f->user);
+        w->bind[w->n++] = f->or_team;
+    } else if (f->user) {
         add(w, "user=?", f->user);
+    }
     if (f->pool)
         add(w, "pool=?", f->pool);
     if (f->name)

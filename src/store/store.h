@@ -221,6 +221,7 @@ int vg_store_get_meta(struct vg_store *s, const char *key, char **ret);
 
 struct vg_task_filter {
     const char *user;         /* NULL: everybody's */
+    const char *or_team;      /* with user: the team's, too; NULL: not */
     const char *pool, *name;  /* NULL: any */
     const char *const *state; /* any of these; n_states 0: any */
     size_t n_states;          /* at most VG_TASK_FILTER_MAX */
