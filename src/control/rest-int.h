@@ -40,7 +40,7 @@ struct vg_rest_route {
     void (*told)(struct vg_rest_call *call, const Vg__Pb__Envelope *env, bool more);
     /* A stream or WebSocket, which is not JSON. */
     void (*live)(struct vg_peer *p, struct vg_web_req *req, const char *task);
-    const char *type; /* of an answer that is not JSON, for the documents */
+    const char *type; /* of answers that no view makes, with spaces between, for the description */
 };
 enum {
     VG_REST_OPEN = 1,    /* no principal is needed */

@@ -62,6 +62,7 @@ int vg_rest_code_new(struct vg_control *c, const struct vg_who *who,
     vg_random(random, sizeof random);
     for (size_t i = 0; i < VG_REST_CODE_LEN; i++)
         out[i] = digits[random[i] & 63];
+    out[0] = 'c'; /* no token begins so */
     out[VG_REST_CODE_LEN] = 0;
     OPENSSL_cleanse(random, sizeof random);
     *code = (struct code){.until_usec = vg_now_usec() + CODE_USEC, .scope = who->scope};

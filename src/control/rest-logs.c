@@ -89,8 +89,14 @@ static int put_records(struct flow *f, const Vg__Pb__LogData *d, struct vg_buf *
     return r;
 }
 
+static void gone(struct vg_web_req *req, void *user) {
+    (void)req;
+    vg_rest_over(user);
+}
+
 /* The first answer decides whether there is a body at all. */
 static int begin(struct vg_rest_call *call) {
+    static const struct vg_web_stream_ops ops = {.on_gone = gone};
     struct flow *f = vg_alloc(sizeof *f);
     if (!f)
         return -ENOMEM;
@@ -100,8 +106,8 @@ static int begin(struct vg_rest_call *call) {
     call->streaming = true;
     vg_web_set(call->req, "Cache-Control", "no-store");
     return vg_web_begin(call->req, 200,
-                        f->ndjson ? "application/x-ndjson" : "text/plain; charset=utf-8", NULL,
-                        NULL);
+                        f->ndjson ? "application/x-ndjson" : "text/plain; charset=utf-8", &ops,
+                        call);
 }
 
 void vg_rest_told_logs(struct vg_rest_call *call, const Vg__Pb__Envelope *env, bool more) {

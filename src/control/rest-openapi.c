@@ -94,8 +94,18 @@ static json_t *good_answer(const struct vg_rest_route *r) {
     json_object_set_new(j, "description",
                         json_string(r->answer || r->type ? "the answer" : "done"));
     json_t *c = r->answer ? content("application/json", reference(r->answer->name)) : NULL;
-    if (r->type)
-        c = content(r->type, json_pack("{s:s}", "type", "string"));
+    for (const char *t = r->type; t && *t; t += strspn(t, " ")) {
+        size_t n = strcspn(t, " ");
+        vg_auto_free char *type = vg_strndup(t, n);
+        json_t *one = content(
+            type ? type : "",
+            json_pack("{s:s}", "type", strstr(type ? type : "", "/json") ? "object" : "string"));
+        if (c)
+            json_object_update_new(c, one);
+        else
+            c = one;
+        t += n;
+    }
     if (r->flags & VG_REST_CSV)
         json_object_update_new(c, content("text/csv", json_pack("{s:s}", "type", "string")));
     if (c)

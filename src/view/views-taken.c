@@ -159,6 +159,12 @@ TAKEN(series_query, "SeriesQuery", series_query, MOST("since_usec", WHEN_MAX), M
 TAKEN(wait_query, "WaitQuery", series_query,
       {.name = "timeout", .kind = VG_VIEW_MAYBE, .from = "points", .most = 600});
 TAKEN(event_query, "EventQuery", event_query, AS("topics", "topic"));
+/* A terminal's size; not of the wire's request, so other numbers lend their room. */
+TAKEN(attach_query, "AttachQuery", attach_req, MAYBE("observe"),
+      {.name = "rows", .kind = VG_VIEW_MAYBE, .from = "stream", .most = 65535},
+      {.name = "cols", .kind = VG_VIEW_MAYBE, .from = "fd_mask", .most = 65535});
+TAKEN(forward_query, "ForwardQuery", forward_req,
+      {.name = "port", .kind = VG_VIEW_MAYBE, .most = 65535});
 TAKEN(queue_query, "QueueQuery", queue_query, PLAIN("pool"), MAYBE("limit"));
 TAKEN(gpu_query, "GpuQuery", gpu_query, PLAIN("node"), MAYBE("live"));
 
