@@ -32,27 +32,12 @@ static void rows(const Vg__Pb__Envelope *env, struct vg_table *t) {
     }
 }
 
-static void items(const Vg__Pb__Envelope *env, json_t *array) {
-    for (size_t i = 0; i < env->secrets->n_secret; i++) {
-        const Vg__Pb__SecretInfo *s = env->secrets->secret[i];
-        json_t *j = json_object();
-        json_object_set_new(j, "name", vg_json_text(s->name));
-        json_object_set_new(j, "team", vg_json_text(s->team));
-        json_object_set_new(j, "user", vg_json_text(s->user));
-        json_object_set_new(j, "created_usec", vg_json_u64(s->created_usec));
-        json_object_set_new(j, "changed_usec", vg_json_u64(s->changed_usec));
-        json_object_set_new(j, "version", vg_json_u64(s->version));
-        json_object_set_new(j, "size", vg_json_u64(s->size));
-        json_array_append_new(array, j);
-    }
-}
-
 static const struct vg_lister lister = {
     .body = VG__PB__ENVELOPE__BODY_SECRETS,
     .headings =
         (const char *const[]){"SECRET", "TEAM", "SET BY", "VERSION", "SIZE", "CHANGED", NULL},
     .rows = rows,
-    .items = items};
+    .view = &vg_view_secrets};
 
 static int list_run(struct vg_cmd_line *l) {
     Vg__Pb__Empty body = VG__PB__EMPTY__INIT;
@@ -217,7 +202,7 @@ static const struct vg_cmd subs[] = {
      .run = list_run},
     {"set", "NAME", "take a value from standard input, or ask for it", set_opts, VG_COUNT(set_opts),
      .run = set_run},
-    {"remove", "NAME", "forget a secret; tasks that run keep it", remove_opts,
+    {"remove", "SECRET", "forget a secret; tasks that run keep it", remove_opts,
      VG_COUNT(remove_opts), .run = remove_run},
     {"rotate", "", "seal everything anew with a new master key", .run = rotate_run},
 };

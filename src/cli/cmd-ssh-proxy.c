@@ -1,0 +1,161 @@
+/* `virga ssh-proxy HOST [USER]`: what OpenSSH runs to reach a session (ProxyCommand). It runs a
+   task in that session that is an SSH server on its input and output, notes the host key that the
+   task says first, and passes the rest on. The way to the task is the cloud's own, so the key can
+   be believed. */
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/mem.h"
+#include "base/util.h"
+#include "cli/cmd.h"
+#include "cli/run.h"
+#include "cli/ssh.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define FIRST_MAX 1024
+#define KNOWN_MAX (4u << 20)
+
+static const char serve[] =
+#include "ssh-serve.h"
+    ;
+
+/* ------------------------------------------------------------------ known hosts */
+
+/* Replaces the line of `host`. Several connections may do so at once. */
+static int note_key(const char *path, const char *host, const char *key) {
+    vg_auto_free char *lock_path = vg_fmt("%s.lock", path), *old = NULL;
+    size_t len = 0;
+    struct vg_buf out = {0};
+    vg_auto_fd int lock = lock_path ? open(lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
+    if (lock < 0 || flock(lock, LOCK_EX) < 0)
+        return lock_path ? -errno : -ENOMEM;
+    int r = vg_read_file(path, KNOWN_MAX, &old, &len);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    size_t n = strlen(host);
+    r = 0;
+    for (char *save = NULL, *l = old ? strtok_r(old, "\n", &save) : NULL; l && r >= 0;
+         l = strtok_r(NULL, "\n", &save))
+        if (strncmp(l, host, n) != 0 || l[n] != ' ')
+            r = vg_buf_printf(&out, "%s\n", l);
+    if (r >= 0)
+        r = vg_buf_printf(&out, "%s %s\n", host, key);
+    if (r >= 0)
+        r = vg_write_file(path, vg_buf_data(&out), vg_buf_len(&out), 0600);
+    vg_buf_done(&out);
+    return r;
+}
+
+/* ------------------------------------------------------------------ the task */
+
+static pid_t start(char **argv, int *ret_out, struct vg_err *err) {
+    int p[2];
+    if (pipe2(p, O_CLOEXEC) < 0)
+        return (pid_t)vg_err_sys(err, errno, "cannot make a pipe");
+    pid_t pid = fork();
+    if (pid == 0) {
+        dup2(p[1], STDOUT_FILENO);
+        execv("/proc/self/exe", argv);
+        _exit(127);
+    }
+    close(p[1]);
+    if (pid < 0) {
+        close(p[0]);
+        return (pid_t)vg_err_sys(err, errno, "cannot start a process");
+    }
+    *ret_out = p[0];
+    return pid;
+}
+
+/* The first line, without its end. 0: there is none. */
+static ssize_t first_line(int fd, char out[static FIRST_MAX]) {
+    size_t n = 0;
+    while (n + 1 < FIRST_MAX) {
+        ssize_t got = read(fd, out + n, 1);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return got < 0 ? -errno : 0;
+        if (out[n] == '\n') {
+            out[n] = 0;
+            return (ssize_t)n;
+        }
+        n++;
+    }
+    return -EPROTO;
+}
+
+static int relay(int fd) {
+    static char data[1 << 17];
+    for (;;) {
+        ssize_t n = read(fd, data, sizeof(data));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return n < 0 ? -errno : 0;
+        int r = vg_write_full(STDOUT_FILENO, data, (size_t)n);
+        if (r < 0)
+            return r;
+    }
+}
+
+static int serve_one(const struct vg_ssh_files *f, const char *host, char **argv,
+                     struct vg_err *err) {
+    static const char hello[] = "virga-ssh 1 ";
+    char line[FIRST_MAX];
+    int out = -1, status = 0;
+    pid_t pid = start(argv, &out, err);
+    if (pid < 0)
+        return vg_cmd_fail(err);
+    ssize_t n = first_line(out, line);
+    bool greeted = n > 0 && strncmp(line, hello, sizeof(hello) - 1) == 0;
+    if (greeted && note_key(f->known, host, line + sizeof(hello) - 1) < 0)
+        vg_cmd_say("cannot write %s: ssh will not know the session's key", f->known);
+    if (greeted)
+        relay(out);
+    close(out); /* whoever still writes there ends */
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        continue;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/* Our options come before what the caller gave for the session, which may so say otherwise. */
+int vg_ssh_proxy_main(int argc, char **argv) {
+    struct vg_err err = VG_ERR_INIT;
+    struct vg_ssh_files f;
+    static const char *const own[] = {"virga", "run", "-q", "--tty", "no", "-n", "ssh"};
+    if (argc == 2 && strcmp(argv[1], "--script") == 0) { /* what runs there, for whoever asks */
+        fputs(serve, stdout);
+        return 0;
+    }
+    if (argc < 3) {
+        vg_cmd_say("'virga ssh-proxy' is for OpenSSH: 'virga ssh-config' writes what it needs");
+        return vg_reason_exit(VG_INVALID);
+    }
+    const char *host = argv[1], *user = argv[2];
+    const char *name = vg_ssh_session(host);
+    if (vg_ssh_files(&f, &err) < 0)
+        return vg_cmd_fail(&err);
+    vg_auto_free char **run = vg_alloc(((size_t)argc + 16) * sizeof(*run));
+    size_t n = 0;
+    if (!run)
+        return 1;
+    for (; n < VG_COUNT(own); n++)
+        run[n] = (char *)own[n];
+    run[n++] = (char *)"-s";
+    run[n++] = (char *)name;
+    for (int i = 3; i < argc; i++)
+        run[n++] = argv[i];
+    char *const command[] = {(char *)"--",        (char *)"/bin/sh", (char *)"-c", (char *)serve,
+                             (char *)"virga-ssh", f.public_key,      (char *)user, NULL};
+    memcpy(run + n, command, sizeof(command));
+    int r = serve_one(&f, host, run, &err);
+    vg_ssh_files_done(&f);
+    return r;
+}
