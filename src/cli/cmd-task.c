@@ -229,6 +229,8 @@ static const struct vg_cmd subs[] = {
     {"wait", "TASK...", "wait for the end; exits with the task's status", OUTPUT_ONLY,
      .run = wait_run},
     {"why", "TASK", "what it waits for, and until when", OUTPUT_ONLY, .run = why_run},
+    {"attempts", "TASK", "each of its starts: where, how long, what it held", OUTPUT_ONLY,
+     .run = vg_task_attempts_run},
     {"cancel", "[TASK...]", "end tasks: TERM, then KILL", vg_task_cancel_opts,
      VG_COUNT(vg_task_cancel_opts), .run = vg_task_cancel_run},
     {"signal", "TASK SIGNAL", "send a signal to a task", .run = vg_task_signal_run},
@@ -239,6 +241,7 @@ static const struct vg_cmd subs[] = {
 const struct vg_cmd vg_cmd_task = {
     .name = "task",
     .args = "",
-    .summary = "tasks: list, get, logs, watch, top, plot, wait, why, cancel, signal, share",
+    .summary =
+        "tasks: list, get, logs, watch, top, plot, wait, why, attempts, cancel, signal, share",
     .subs = subs,
     .n_subs = VG_COUNT(subs)};

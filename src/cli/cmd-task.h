@@ -35,6 +35,7 @@ void vg_task_filter_finish(struct vg_task_filter *f);
 /* Fills the query; it borrows from the filter. */
 void vg_task_filter_query(const struct vg_task_filter *f, Vg__Pb__TaskQuery *q);
 
+int vg_task_attempts_run(struct vg_cmd_line *l);
 int vg_task_logs_run(struct vg_cmd_line *l);
 int vg_task_watch_run(struct vg_cmd_line *l);
 int vg_task_cancel_run(struct vg_cmd_line *l);

@@ -23,9 +23,11 @@ static int on_answer(const Vg__Pb__Envelope *env, void *user, struct vg_err *err
 }
 
 int vg_list_run(struct vg_cmd_line *l, Vg__Pb__Envelope *req, const struct vg_lister *how) {
+    return vg_cmd_plain(l, 0, 0) ? vg_list_show(l, req, how) : l->exit;
+}
+
+int vg_list_show(struct vg_cmd_line *l, Vg__Pb__Envelope *req, const struct vg_lister *how) {
     struct vg_err err = VG_ERR_INIT;
-    if (!vg_cmd_plain(l, 0, 0))
-        return l->exit;
     struct listing g = {.how = how};
     if (l->json)
         g.array = json_array();

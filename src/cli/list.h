@@ -15,6 +15,8 @@ struct vg_lister {
 
 /* Reads the command line (only -o), calls, prints. Returns the exit status. */
 int vg_list_run(struct vg_cmd_line *l, Vg__Pb__Envelope *req, const struct vg_lister *how);
+/* The same for a command that has read its command line. */
+int vg_list_show(struct vg_cmd_line *l, Vg__Pb__Envelope *req, const struct vg_lister *how);
 
 extern const struct vg_opt vg_list_opts[1]; /* -o alone */
 #define VG_LIST_OPTS .opts = vg_list_opts, .n_opts = 1

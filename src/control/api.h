@@ -12,6 +12,7 @@ void vg_api_task_wait(struct vg_call *call);
 void vg_api_task_watch(struct vg_call *call);
 void vg_api_task_signal(struct vg_call *call);
 void vg_api_task_logs(struct vg_call *call);
+void vg_api_attempt_list(struct vg_call *call);
 void vg_api_forward(struct vg_call *call);
 void vg_api_pool_list(struct vg_call *call);
 void vg_api_node_list(struct vg_call *call);

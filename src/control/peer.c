@@ -45,6 +45,7 @@ static const struct route routes[] = {
     [B(TASK_WATCH)] = {NEED_USER, 0, vg_api_task_watch},
     [B(TASK_SIGNAL)] = {NEED_USER, 0, vg_api_task_signal, VG_SCOPE_RUN},
     [B(TASK_LOGS)] = {NEED_USER, 0, vg_api_task_logs},
+    [B(ATTEMPT_LIST)] = {NEED_USER, 0, vg_api_attempt_list},
     [B(FORWARD)] = {NEED_USER, VG_ACT_RUN, vg_api_forward},
     [B(MIRROR_OFFER)] = {NEED_USER, VG_ACT_RUN, vg_api_mirror_offer},
     [B(ENV)] = {NEED_USER, VG_ACT_RUN, vg_api_env},

@@ -378,6 +378,8 @@ void vg_rest_go(struct vg_rest_call *call) {
         vg_web_on_gone(call->req, NULL, NULL);
         route->live(vg_take_ptr(call->peer), vg_take_ptr(call->req), call->part[0]);
         vg_rest_over(call);
+    } else if (route->special && !route->query && vg_rest_query(call, NULL, &err) < 0) {
+        vg_rest_fail(call, &err);
     } else if (route->special) {
         route->special(call);
     } else if (make_message(call, &m, &err) < 0) {

@@ -219,6 +219,45 @@ void vg_web_text(struct vg_web_req *req, int status, const char *text) {
     vg_buf_done(&b);
 }
 
+static const char *sentence(int status) {
+    switch (status) {
+    case 408:
+        return "the request did not come in time: send it again";
+    case 413:
+        return "the body is larger than this path takes";
+    case 414:
+    case 431:
+        return "the request's line and headers are too long";
+    case 417:
+        return "only 'Expect: 100-continue' is understood";
+    case 429:
+        return "too many requests from this address: wait and try again";
+    case 501:
+        return "this method or transfer coding is not understood";
+    case 503:
+        return "the server is busy: try again";
+    case 505:
+        return "only HTTP/1.0 and 1.1 are understood";
+    default:
+        return "this is not a proper HTTP request";
+    }
+}
+
+void vg_web_refuse(struct vg_web_req *req, int status) {
+    struct vg_buf b = {0};
+    const char *code = status == 429 ? "LIMIT" : "HTTP";
+    int r = vg_buf_printf(&b,
+                          "{\"type\":\"urn:virga:problem:%s\",\"title\":\"%s\",\"status\":%d,"
+                          "\"detail\":\"%s\",\"code\":\"%s\"}",
+                          status == 429 ? "limit" : "http", vg_web_phrase(status), status,
+                          sentence(status), code);
+    if (r < 0)
+        vg_web_answer(req, status, NULL, NULL, 0);
+    else
+        vg_web_answer(req, status, "application/problem+json", vg_buf_data(&b), vg_buf_len(&b));
+    vg_buf_done(&b);
+}
+
 /* ------------------------------------------------------------------ answers in parts */
 
 int vg_web_begin(struct vg_web_req *req, int status, const char *type,

@@ -101,7 +101,7 @@ void conn_refuse(struct vg_web_conn *c, int status) {
     c->web->numbers.requests_now++;
     c->web->numbers.refused++;
     q->head.keep_alive = false;
-    vg_web_text(&q->pub, status, vg_web_phrase(status));
+    vg_web_refuse(&q->pub, status);
 }
 
 static void to_program(struct vg_web_conn *c) {
@@ -124,7 +124,7 @@ static void to_program(struct vg_web_conn *c) {
         snprintf(text, sizeof(text), "%llu", (unsigned long long)(wait + 999) / 1000);
         w->numbers.limited++;
         (void)vg_web_set(&q->pub, "Retry-After", text);
-        vg_web_text(&q->pub, 429, "too many requests from this address: wait and try again");
+        vg_web_refuse(&q->pub, 429);
         return;
     }
     w->ops.on_request(&q->pub, w->user);

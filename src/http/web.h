@@ -135,6 +135,9 @@ int vg_web_set(struct vg_web_req *req, const char *name, const char *value);
 void vg_web_answer(struct vg_web_req *req, int status, const char *type, const void *body,
                    size_t n);
 void vg_web_text(struct vg_web_req *req, int status, const char *text); /* text/plain, and "\n" */
+/* What the server itself refuses, as a problem (RFC 9457), so that programs read one kind of error.
+ */
+void vg_web_refuse(struct vg_web_req *req, int status);
 
 /* An answer in parts. on_room: vg_web_room() was 0 and is not any more; on_gone: the client is
    away; vg_web_end() is still due. Both may be NULL. */
