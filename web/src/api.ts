@@ -86,4 +86,7 @@ export const sentence = (e: unknown) => (e instanceof Error ? e.message : String
 /** A part of a path. */
 export const part = encodeURIComponent;
 
+/** May others' tasks be listed? */
+export const seesOthers = () => Boolean(me.value?.acts.some((a) => a === "see-all" || a === "see-team"));
+
 export const isAdmin = () => me.value?.role === "admin";

@@ -21,7 +21,7 @@ export function duration(usec: number | null | undefined): string {
   if (s < 10) return `${s.toFixed(1)} s`;
   if (s < 60) return `${Math.floor(s)} s`;
   const two = (n: number) => String(Math.floor(n)).padStart(2, "0");
-  if (s < 3600) return `${Math.floor(s / 60)} min ${two(s % 60)} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min${s % 60 >= 1 || s < 600 ? ` ${two(s % 60)} s` : ""}`;
   if (s < 86400) return `${Math.floor(s / 3600)} h ${two((s % 3600) / 60)} min`;
   return `${Math.floor(s / 86400)} d ${two((s % 86400) / 3600)} h`;
 }
@@ -40,12 +40,14 @@ export function when(usec: number, now = Date.now()): string {
 
 export const whenFull = (usec: number) => (usec ? FULL.format(new Date(usec / 1000)) : "–");
 
-/** "in 4 min", "2 h 10 min ago" */
+/** "in 4 min", "2 h ago": one unit is enough from afar. */
 export function relative(usec: number, now = Date.now()): string {
   if (!usec) return "–";
   const d = usec - now * 1000;
-  if (Math.abs(d) < 1e6) return "now";
-  return d > 0 ? `in ${duration(d)}` : `${duration(-d)} ago`;
+  const s = Math.abs(d) / 1e6;
+  if (s < 1) return "now";
+  const text = s < 60 ? `${Math.floor(s)} s` : s < 3600 ? `${Math.floor(s / 60)} min` : s < 86400 * 2 ? `${Math.floor(s / 3600)} h` : `${Math.floor(s / 86400)} d`;
+  return d > 0 ? `in ${text}` : `${text} ago`;
 }
 
 export function money(micro: number | null | undefined, currency?: string | null): string {

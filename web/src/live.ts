@@ -1,7 +1,7 @@
 // What changes, as it changes: one stream of events for the whole page. It is begun again after a break, later and
 // later, and then whoever shows something asks anew (`resync`), because what happened meanwhile was not told.
 import { signal } from "@preact/signals";
-import { url } from "./api";
+import { seesOthers, url } from "./api";
 import type { Gpu, NodeInfo, Queue, Task } from "./types";
 
 export const connection = signal<"connecting" | "live" | "lost">("connecting");
@@ -37,7 +37,7 @@ let was = false;
 
 function open() {
   source?.close();
-  source = new EventSource(url("/events", { topics: "tasks,nodes,gpus,queue,budgets" }));
+  source = new EventSource(url("/events", { topics: "tasks,nodes,gpus,queue,budgets,status", all_users: seesOthers() }));
   source.onopen = () => {
     connection.value = "live";
     wait = FIRST_MS;
@@ -51,6 +51,7 @@ function open() {
     timer = window.setTimeout(open, wait * (0.75 + Math.random() / 2));
     wait = Math.min(wait * 2, MOST_MS);
   };
+  source.addEventListener("resync", () => resync.value++); // we read too slowly, and events were left out
   for (const kind of Object.keys(listeners) as Kind[])
     source.addEventListener(kind, (e) => {
       const data: unknown = JSON.parse((e as MessageEvent).data);

@@ -15,8 +15,29 @@ function takeCode(): string | null {
 
 const code = takeCode();
 
+// Whether it is worth asking who we are: the cookie cannot be seen from here, and asking without one is refused.
+const KNOWN = "virga-signed-in";
+
+function remember(yes: boolean) {
+  try {
+    if (yes) localStorage.setItem(KNOWN, "1");
+    else localStorage.removeItem(KNOWN);
+  } catch {
+    // storage is forbidden: then it is asked each time
+  }
+}
+
+function maybeKnown(): boolean {
+  try {
+    return localStorage.getItem(KNOWN) !== null;
+  } catch {
+    return true;
+  }
+}
+
 async function enter(how: { token: string } | { code: string }) {
   me.value = await call<Me>("POST", "/login", how);
+  remember(true);
   startLive();
 }
 
@@ -25,13 +46,16 @@ export async function arrive(): Promise<string | null> {
   try {
     if (code) {
       await enter({ code });
-    } else {
+    } else if (maybeKnown()) {
       me.value = await get<Me>("/me");
       startLive();
+    } else {
+      me.value = null;
     }
     return null;
   } catch (e) {
     me.value = null;
+    remember(false);
     return code || (e as { status?: number }).status !== 401 ? sentence(e) : null;
   }
 }
@@ -67,7 +91,7 @@ export function SignIn({ why }: { why: string | null }) {
         <h1 class="brand"><Mark />Sign in to Virga</h1>
         {provider && (
           <>
-            <a class="button main" href={url("/login/oidc", { next: location.pathname + location.search })}>Continue with {provider}</a>
+            <a class="button main" href={url("/login/oidc", { next: location.pathname + location.search })} onClick={() => remember(true)}>Continue with {provider}</a>
             <div class="or">or</div>
           </>
         )}

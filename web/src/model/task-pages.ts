@@ -25,6 +25,7 @@ export interface Row {
   group: string | null;
   parent: string | null;
   cost_micro: number | null;
+  changes: number; // so that a row is drawn anew when it is another, and only then
 }
 
 const COMMAND_MAX = 160;
@@ -36,9 +37,11 @@ export function slim(t: Task): Row {
     command: command.length > COMMAND_MAX ? `${command.slice(0, COMMAND_MAX)}…` : command,
     created_usec: t.created_usec, started_usec: t.started_usec, ended_usec: t.ended_usec,
     gpus: t.want ? t.want.gpus * 1000 + t.want.gpu_milli : 0,
-    members: t.members, progress: t.progress, group: t.group, parent: t.parent, cost_micro: t.cost_micro ?? null,
+    members: t.members, progress: t.progress, group: t.group, parent: t.parent, cost_micro: t.cost_micro ?? null, changes: 0,
   };
 }
+
+const renew = (row: Row, t: Task) => Object.assign(row, slim(t), { changes: row.changes + 1 });
 
 export const folds = (r: Row) => r.members > 0 || (r.progress?.total ?? 0) > 0;
 
@@ -164,7 +167,7 @@ export class TaskPages {
       const fresh: Row[] = [];
       for (const t of page.tasks) {
         const old = this.at.get(t.id);
-        if (old) Object.assign(old, slim(t));
+        if (old) renew(old, t);
         else fresh.push(slim(t));
       }
       for (const r of fresh) this.at.set(r.id, r);
@@ -187,7 +190,7 @@ export class TaskPages {
     const row = this.at.get(t.id);
     const states = this.filter.state as string[] | undefined;
     if (row) {
-      Object.assign(row, slim(t));
+      renew(row, t);
       if (states?.length && !states.includes(t.state)) {
         this.at.delete(t.id);
         this.rows = this.rows.filter((r) => r !== row);
@@ -199,7 +202,7 @@ export class TaskPages {
     const group = t.group ?? t.parent;
     const member = group && this.below.get(group)?.find((r) => r.id === t.id);
     if (member) {
-      Object.assign(member, slim(t));
+      renew(member, t);
       this.touch();
     } else if (!group && (!states?.length || states.includes(t.state))) {
       this.headSoon();

@@ -5,7 +5,7 @@ import { call, get, isAdmin, part, sentence } from "../api";
 import { count, money, parseMoney, resources, whenFull } from "../format";
 import { useGet } from "../load";
 import type { Pool, Price } from "../types";
-import { Ask, Chip, CopyButton, Empty, Failure, Field, Note, Panel, say, Show, When } from "../ui/parts";
+import { Ask, Chip, CopyButton, Empty, Failure, Field, Note, Panel, say, Show, When, Wide } from "../ui/parts";
 import { Icon } from "../ui/icons";
 import { Add, bind, Remove } from "./admin-people";
 
@@ -20,16 +20,16 @@ export function Pools() {
     )}>
       <Show of={got}>
         {({ pools }) => (
-          <div class="table-wrap">
+          <Wide>
             <table>
               <thead><tr><th>Pool</th><th>Class</th><th>By default</th><th class="number">Nodes</th><th class="number">Free</th><th class="number">Running</th><th class="number">Waiting</th><th class="number">GPU-hour</th></tr></thead>
               <tbody>{pools.map((p) => (
                 <tr key={p.name}><td><a class="strong" href={`/tasks?pool=${encodeURIComponent(p.name)}`}>{p.name}</a> {p.default && <Chip tone="still">default</Chip>} <span class="muted">{p.description}</span></td>
-                  <td>{p.class}</td><td>{resources(p.shape)}</td><td class="number">{p.nodes}</td><td class="number">{p.free_slots} of {p.total_slots}</td><td class="number">{p.running}</td><td class="number">{p.queued}</td>
+                  <td>{p.class}</td><td>{resources(p.shape)}</td><td class="number">{p.nodes}</td><td class="number">{p.total_slots ? `${p.free_slots} of ${p.total_slots}` : "–"}</td><td class="number">{p.running}</td><td class="number">{p.queued}</td>
                   <td class="number">{p.price ? money(p.price.gpu_hour_micro, p.price.currency) : "–"}</td></tr>
               ))}</tbody>
             </table>
-          </div>
+          </Wide>
         )}
       </Show>
     </Panel>
@@ -45,7 +45,7 @@ export function Prices() {
     <Panel title="Prices" end={<><label class="check"><input type="checkbox" checked={history.value} onChange={(e) => (history.value = e.currentTarget.checked)} />history</label>{isAdmin() && <Add what="Price" on={() => (adding.value = true)} />}</>}>
       <Show of={got}>
         {({ prices }) => prices.length ? (
-          <div class="table-wrap">
+          <Wide>
             <table>
               <thead><tr><th>Pool</th><th>Class</th><th class="number">GPU-hour</th><th class="number">CPU-hour</th><th class="number">GiB-hour</th><th class="number">Idle</th><th class="number">Preemptible</th><th>Holds from</th><th>Set by</th></tr></thead>
               <tbody>{prices.map((p) => (
@@ -53,7 +53,7 @@ export function Prices() {
                   <td class="number">{p.idle_milli ? `−${p.idle_milli / 1000} %` : ""}</td><td class="number">{p.preemptible_milli ? `−${p.preemptible_milli / 1000} %` : ""}</td><td>{p.from_usec ? whenFull(p.from_usec) : "always"}</td><td>{p.who}</td></tr>
               ))}</tbody>
             </table>
-          </div>
+          </Wide>
         ) : <Empty title="Nothing has a price">What is used is counted all the same; with a price it is charged, too.</Empty>}
       </Show>
       {adding.value && (
@@ -102,7 +102,7 @@ export function Hooks() {
       )}
       <Show of={got}>
         {({ hooks }) => hooks.length ? (
-          <div class="table-wrap">
+          <Wide>
             <table>
               <thead><tr><th>Hook</th><th>Tells</th><th>Of</th><th class="number">Sent</th><th class="number">Failed</th><th>Last</th><th><span class="unseen">Actions</span></th></tr></thead>
               <tbody>{hooks.map((h) => (
@@ -111,7 +111,7 @@ export function Hooks() {
                   <td><div class="row end-row"><button class="button small" type="button" onClick={() => call("POST", `/hooks/${part(h.name)}/test`).then(() => say("Sent; see whether it arrived."), (e) => say(sentence(e), "bad"))}>Test</button><button class="button small danger" type="button" onClick={() => (removing.value = h)}>Remove…</button></div></td></tr>
               ))}</tbody>
             </table>
-          </div>
+          </Wide>
         ) : <Empty title="Nobody is told">A hook sends a signed message, or an e-mail, when a task ends or a budget is reached.</Empty>}
       </Show>
       {adding.value && (
@@ -165,12 +165,12 @@ export function Audit() {
       )}
       {error && <div class="panel-body"><Failure text={error} again={() => void load()} /></div>}
       {rows && (rows.length ? (
-        <div class="table-wrap">
+        <Wide>
           <table>
             <thead><tr><th class="number">No.</th><th>When</th><th>Who</th><th>What</th><th>From</th></tr></thead>
             <tbody>{rows.map((a) => <tr key={a.seq}><td class="number muted">{a.seq}</td><td class="nowrap">{whenFull(a.when_usec)}</td><td>{a.who}</td><td>{a.what}</td><td class="muted">{a.from}</td></tr>)}</tbody>
           </table>
-        </div>
+        </Wide>
       ) : <Empty title="Nothing is recorded" />)}
       {next ? <div class="panel-body"><button class="button" type="button" onClick={() => void load(next)}>Older</button></div> : null}
     </Panel>

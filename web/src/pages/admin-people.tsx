@@ -3,7 +3,7 @@ import { useSignal, type Signal } from "@preact/signals";
 import { call, isAdmin, me, part } from "../api";
 import { count, parseDuration, plural, size } from "../format";
 import { useGet } from "../load";
-import { Ask, Chip, CopyButton, Empty, Field, Note, Panel, say, Show, When } from "../ui/parts";
+import { Ask, Chip, CopyButton, Empty, Field, Note, Panel, say, Show, When, Wide } from "../ui/parts";
 import { Icon } from "../ui/icons";
 
 interface User { name: string; team: string | null; org: string | null; role: string; created_usec: number; service: boolean; disabled: boolean; email: string | null; full_name: string | null; seen_usec: number; oidc: boolean }
@@ -63,7 +63,7 @@ export function Users() {
     <Panel title="Users" end={<Add what="User" on={() => (editing.value = "new")} />}>
       <Show of={got}>
         {({ users }) => (
-          <div class="table-wrap">
+          <Wide>
             <table>
               <thead><tr><th>User</th><th>Team</th><th>Role</th><th>E-mail</th><th>Seen</th><th><span class="unseen">Actions</span></th></tr></thead>
               <tbody>
@@ -77,7 +77,7 @@ export function Users() {
                 ))}
               </tbody>
             </table>
-          </div>
+          </Wide>
         )}
       </Show>
       {editing.value && <UserDialog of={editing.value === "new" ? null : editing.value} teams={teams.data?.teams.map((t) => t.name) ?? []} close={() => (editing.value = null)} done={got.again} />}
@@ -96,7 +96,7 @@ export function Teams() {
     <Panel title="Teams" end={<Add what="Team" on={() => (adding.value = true)} />}>
       <Show of={got}>
         {({ teams }) => (
-          <div class="table-wrap">
+          <Wide>
             <table>
               <thead><tr><th>Team</th><th>Organisation</th><th class="number">Users</th><th>Made</th><th><span class="unseen">Actions</span></th></tr></thead>
               <tbody>{teams.map((t) => (
@@ -104,7 +104,7 @@ export function Teams() {
                   <td><div class="row end-row"><button class="button small danger" type="button" onClick={() => (removing.value = t)}>Remove…</button></div></td></tr>
               ))}</tbody>
             </table>
-          </div>
+          </Wide>
         )}
       </Show>
       {adding.value && (
@@ -133,12 +133,12 @@ export function Orgs() {
     <Panel title="Organisations" end={<Add what="Organisation" on={() => (adding.value = true)} />}>
       <Show of={got}>
         {({ orgs }) => (
-          <div class="table-wrap">
+          <Wide>
             <table>
               <thead><tr><th>Organisation</th><th class="number">Teams</th><th class="number">Users</th><th>Made</th></tr></thead>
               <tbody>{orgs.map((o) => <tr key={o.name}><td class="strong">{o.name}</td><td class="number">{count(o.teams)}</td><td class="number">{count(o.users)}</td><td><When usec={o.created_usec} /></td></tr>)}</tbody>
             </table>
-          </div>
+          </Wide>
         )}
       </Show>
       {adding.value && (
@@ -168,7 +168,7 @@ export function Tokens() {
       )}
       <Show of={got}>
         {({ tokens }) => tokens.length ? (
-          <div class="table-wrap">
+          <Wide>
             <table>
               <thead><tr><th>Token</th><th>User</th><th>May</th><th>Made</th><th>Used</th><th>Expires</th><th><span class="unseen">Actions</span></th></tr></thead>
               <tbody>{tokens.map((t) => (
@@ -177,7 +177,7 @@ export function Tokens() {
                   <td><div class="row end-row"><button class="button small danger" type="button" onClick={() => (removing.value = t)}>Revoke…</button></div></td></tr>
               ))}</tbody>
             </table>
-          </div>
+          </Wide>
         ) : <Empty title="No tokens">Programs and other machines sign in with one.</Empty>}
       </Show>
       {adding.value && (
@@ -218,7 +218,7 @@ export function Secrets() {
     <Panel title="Secrets" end={<Add what="Secret" on={() => open("new")} />}>
       <Show of={got}>
         {({ secrets }) => secrets.length ? (
-          <div class="table-wrap">
+          <Wide>
             <table>
               <thead><tr><th>Secret</th><th>Whose</th><th class="number">Size</th><th class="number">Version</th><th>Changed</th><th><span class="unseen">Actions</span></th></tr></thead>
               <tbody>{secrets.map((s) => (
@@ -226,7 +226,7 @@ export function Secrets() {
                   <td><div class="row end-row"><button class="button small" type="button" onClick={() => open(s)}>New value…</button><button class="button small danger" type="button" onClick={() => (removing.value = s)}>Remove…</button></div></td></tr>
               ))}</tbody>
             </table>
-          </div>
+          </Wide>
         ) : <Empty title="No secrets">A secret is given to tasks that name it, in memory only; its value is never shown again.</Empty>}
       </Show>
       {editing.value && (

@@ -26,8 +26,8 @@ function Cell({ g, open }: { g: Gpu; open: (g: Gpu) => void }) {
   const sick = Boolean(g.fault);
   return (
     <button type="button" class="cell" data-heat={g.state === "away" ? undefined : heat(g.sm_percent)} data-state={sick ? "fault" : g.state}
-      aria-label={sentenceOf(g)} title={sentenceOf(g)} onClick={() => open(g)}>
-      <span class="cell-top"><b>{g.index}</b><span>{sick ? "fault" : g.state === "drained" || g.state === "away" ? g.state : g.sm_percent == null ? "–" : `${g.sm_percent}%`}</span></span>
+      title={sentenceOf(g)} onClick={() => open(g)}>
+      <span class="cell-top"><b><span class="unseen">GPU </span>{g.index}<span class="unseen">, {g.state}, </span></b><span>{sick ? "fault" : g.state === "drained" || g.state === "away" ? g.state : g.sm_percent == null ? "–" : `${g.sm_percent}%`}</span></span>
       <span class="cell-who">{who ? (g.holders.length > 1 ? `${who} +${g.holders.length - 1}` : who) : " "}</span>
       <span class="cell-mem"><i style={{ width: `${Math.round(used * 100)}%` }} /></span>
     </button>

@@ -7,7 +7,7 @@ import { useGet } from "../load";
 import { query, setQuery } from "../router";
 import type { Budget, Cost, CostRow } from "../types";
 import { Bars, Key, type Stack } from "../ui/bars";
-import { Ask, Chip, Empty, Field, Meter, Panel, say, Show } from "../ui/parts";
+import { Ask, Chip, Empty, Field, Meter, Panel, say, Show, Wide } from "../ui/parts";
 import { Icon } from "../ui/icons";
 import { daysAgo } from "./home";
 
@@ -125,7 +125,7 @@ export function CostPage() {
           <div class="choices" role="group" aria-label="By">
             {BY.map((b) => <button key={b} type="button" class="choice" aria-pressed={b === by} onClick={() => setQuery({ by: b })}>{b}</button>)}
           </div>
-          <a class="button" href={url("/cost", { ...ask, format: "csv" })} download="virga-cost.csv" onClick={(e) => { e.preventDefault(); void saveCsv(url("/cost", ask)); }}><Icon name="save" />CSV</a>
+          <button class="button" type="button" onClick={() => void saveCsv(url("/cost", ask))}><Icon name="save" />CSV</button>
         </div>
       </div>
       <div class="grid">
@@ -154,7 +154,7 @@ export function CostPage() {
                     <div class="panel-body"><Bars stacks={stacks} keys={keys} show={(n) => money(n)} label={`Cost of each day by ${by}; the table below has the sums`} /></div>
                   ) : <Empty title="Nothing was charged in this time">{isAdmin() ? <>Set what a pool costs under <a href="/admin/prices">prices</a>.</> : "Nobody set a price, or nothing ran."}</Empty>}
                   {sums.length > 0 && (
-                    <div class="table-wrap">
+                    <Wide>
                       <table>
                         <thead><tr><th>{by}</th><th class="number">Cost</th><th class="number">Idle</th><th class="number">GPU time</th><th class="number">Used</th><th class="number">CPU time</th><th class="number">Energy</th><th class="number">Tasks</th></tr></thead>
                         <tbody>
@@ -163,7 +163,7 @@ export function CostPage() {
                           ))}
                         </tbody>
                       </table>
-                    </div>
+                    </Wide>
                   )}
                   {c.more > 0 && <p class="panel-body muted">{plural(c.more, "row")} more are not shown.</p>}
                 </Panel>

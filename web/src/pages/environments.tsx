@@ -6,7 +6,7 @@ import { useGet } from "../load";
 import { again } from "../model/draft";
 import { navigate } from "../router";
 import type { Environment, Task } from "../types";
-import { Ask, Empty, Field, Panel, say, Show, When } from "../ui/parts";
+import { Ask, Empty, Field, Panel, say, Show, When, Wide } from "../ui/parts";
 
 const refOf = (e: Environment) => (e.owner && e.owner !== me.value?.user ? `${e.owner}//${e.name}@${e.version}` : `${e.name}@${e.version}`);
 
@@ -30,7 +30,7 @@ export function Environments() {
       <Panel label="Environments">
         <Show of={got}>
           {({ environments }) => environments.length ? (
-            <div class="table-wrap">
+            <Wide>
               <table>
                 <thead><tr><th>Environment</th><th>Owner</th><th>From</th><th class="number">Files</th><th class="number">Size</th><th>Saved</th><th><span class="unseen">Actions</span></th></tr></thead>
                 <tbody>
@@ -48,7 +48,7 @@ export function Environments() {
                   ))}
                 </tbody>
               </table>
-            </div>
+            </Wide>
           ) : <Empty title="No environment is saved">Save this machine's by <code>virga env save NAME</code>, or bring an image in by <code>virga env import</code>.</Empty>}
         </Show>
       </Panel>

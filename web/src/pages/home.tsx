@@ -43,6 +43,7 @@ function MyTasks() {
       <Show of={got}>
         {(p) => p.tasks.length ? (
           <table class="fixed">
+            <colgroup><col class="w-state" /><col /><col class="w-time" /><col class="w-made wide-only" /></colgroup>
             <thead class="unseen"><tr><th>State</th><th>Task</th><th>Time</th><th>Created</th></tr></thead>
             <tbody>{p.tasks.map((t) => <Row key={t.id} t={t} />)}</tbody>
           </table>

@@ -5,7 +5,7 @@ import { on } from "../live";
 import { useGet } from "../load";
 import { query, setQuery } from "../router";
 import type { Pool, Queue, TenantRow } from "../types";
-import { Empty, Meter, Panel, Show, When } from "../ui/parts";
+import { Empty, Meter, Panel, Show, When, Wide } from "../ui/parts";
 
 const LIMIT = 200;
 const ppm = (n: number) => `${(n / 10_000).toFixed(1).replace(/\.0$/, "")} %`;
@@ -14,7 +14,7 @@ function Tenants({ rows }: { rows: TenantRow[] }) {
   if (!rows.length) return <Empty title="Nobody holds or waits for anything" />;
   const quota = rows.some((t) => t.quota_gpu_milli || t.limit_gpu_milli != null);
   return (
-    <div class="table-wrap">
+    <Wide>
       <table>
         <thead><tr><th>Tenant</th><th style={{ width: "26%" }}>Share held, fair share marked</th><th class="number">Held</th><th class="number">Fair</th><th class="number">Lately</th><th class="number">GPUs</th>{quota && <th class="number">Quota</th>}<th class="number">Running</th><th class="number">Waiting</th></tr></thead>
         <tbody>
@@ -33,7 +33,7 @@ function Tenants({ rows }: { rows: TenantRow[] }) {
           })}
         </tbody>
       </table>
-    </div>
+    </Wide>
   );
 }
 
@@ -59,7 +59,7 @@ export function QueuePage() {
         <Panel title="Next in line" end={got.data && got.data.total > got.data.queue.length ? <span class="muted">the first {got.data.queue.length}</span> : null}>
           <Show of={got}>
             {(q) => q.queue.length ? (
-              <div class="table-wrap">
+              <Wide>
                 <table>
                   <thead><tr><th class="number">No.</th><th>Task</th><th>User</th><th>Pool</th><th>Wants</th><th class="number">Priority</th><th>Waits since</th><th>Expected start</th></tr></thead>
                   <tbody>
@@ -74,7 +74,7 @@ export function QueuePage() {
                     ))}
                   </tbody>
                 </table>
-              </div>
+              </Wide>
             ) : <Empty title="Nobody waits">What is submitted now starts at once if it fits.</Empty>}
           </Show>
         </Panel>

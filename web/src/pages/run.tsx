@@ -66,7 +66,8 @@ function PoolHint({ pool }: { pool?: Pool }) {
   const p = pool.price;
   return (
     <>
-      {pool.class}, {pool.free_slots} of {pool.total_slots} places free; by default {resources(pool.shape)}
+      {pool.class}{pool.total_slots ? `, ${pool.free_slots} of ${pool.total_slots} places free` : ""}; {pool.running} running, {pool.queued} waiting
+      {pool.shape && (pool.shape.gpus || pool.shape.gpu_milli || pool.shape.cpu_milli || pool.shape.mem_bytes) ? `; by default ${resources(pool.shape)}` : ""}
       {p?.gpu_hour_micro ? `; ${money(p.gpu_hour_micro, p.currency)} a GPU-hour` : ""}
     </>
   );

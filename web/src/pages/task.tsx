@@ -13,7 +13,7 @@ import type { Attempt, Task, TaskPage as Page, Why } from "../types";
 import { CancelTask } from "../ui/cancel";
 import { Icon } from "../ui/icons";
 import { Log } from "../ui/log";
-import { Bones, CopyButton, Empty, ended, Failure, Note, Panel, Show, StateChip, Tabs, Took, When } from "../ui/parts";
+import { Bones, CopyButton, Empty, ended, Failure, Note, Panel, Show, StateChip, Tabs, Took, When, Wide } from "../ui/parts";
 
 const Term = lazy(() => import("../ui/terminal"));
 const Plots = lazy(() => import("../ui/plots"));
@@ -83,7 +83,7 @@ function About({ t }: { t: Task }) {
 
 /** Asked again now and then: queues move. */
 function WhyPending({ t }: { t: Task }) {
-  const why = useGet<Why>(`/tasks/${part(t.id)}/why`, { state: t.state }, 5000);
+  const why = useGet<Why>(`/tasks/${part(t.id)}/why`, {}, 5000);
   if (why.error) return <Failure text={why.error} />;
   const w = why.data;
   if (!w) return null;
@@ -105,7 +105,7 @@ function Attempts({ id }: { id: string }) {
     <Panel title="Attempts">
       <Show of={got}>
         {({ attempts }) => attempts.length ? (
-          <div class="table-wrap">
+          <Wide>
             <table>
               <thead><tr><th>Attempt</th><th>Node</th><th>Began</th><th class="number">Took</th><th>How it ended</th><th>Held</th><th class="number">Cost</th></tr></thead>
               <tbody>
@@ -118,7 +118,7 @@ function Attempts({ id }: { id: string }) {
                 ))}
               </tbody>
             </table>
-          </div>
+          </Wide>
         ) : <Empty title="It was not started yet" />}
       </Show>
     </Panel>
@@ -134,7 +134,7 @@ function Members({ t }: { t: Task }) {
     <Panel title={t.members ? "Members" : "Children"}>
       <Show of={got}>
         {(page) => (
-          <div class="table-wrap">
+          <Wide>
             <table>
               <thead><tr><th class="number">No.</th><th>State</th><th>Task</th><th>Node</th><th class="number">Time</th></tr></thead>
               <tbody>
@@ -147,7 +147,7 @@ function Members({ t }: { t: Task }) {
                 ))}
               </tbody>
             </table>
-          </div>
+          </Wide>
         )}
       </Show>
     </Panel>

@@ -1,7 +1,8 @@
 // All tasks that one may see. The address has the filters; the list is a window on as many rows as there are.
 import { useSignal } from "@preact/signals";
+import { memo } from "preact/compat";
 import { useEffect, useMemo, useRef } from "preact/hooks";
-import { isAdmin, me, type Query } from "../api";
+import { seesOthers, type Query } from "../api";
 import { count, milli, money, plural } from "../format";
 import { resync } from "../live";
 import { folds, TaskPages, type Row } from "../model/task-pages";
@@ -31,9 +32,13 @@ function progress(r: Row): string | undefined {
   return p?.total ? `${p.succeeded + p.failed + p.cancelled}/${p.total}` : undefined;
 }
 
-function RowView({ row, level, index, top, list, focus, active }: {
-  row: Row; level: number; index: number; top: number; list: TaskPages; active: boolean; focus: (i: number) => void;
-}) {
+interface RowProps { row: Row; changes: number; level: number; index: number; top: number; list: TaskPages; active: boolean; focus: (i: number) => void }
+
+// Scrolling brings a few rows in and takes a few away; those that stay are not looked at again.
+const sameRow = (a: RowProps, b: RowProps) =>
+  a.row === b.row && a.changes === b.changes && a.index === b.index && a.top === b.top && a.active === b.active && a.level === b.level && a.list === b.list;
+
+const RowView = memo(({ row, level, index, top, list, focus, active }: RowProps) => {
   const open = list.open.value.has(row.id);
   const foldable = level === 1 && folds(row);
   const all = query.value.get("who") === "all";
@@ -59,7 +64,7 @@ function RowView({ row, level, index, top, list, focus, active }: {
       <span role="gridcell" class="c-made"><When usec={row.created_usec} /></span>
     </div>
   );
-}
+}, sameRow);
 
 function Bone({ index, top }: { index: number; top: number }) {
   return (
@@ -97,6 +102,11 @@ function List({ list }: { list: TaskPages }) {
     else return;
     e.preventDefault();
   };
+  // The heading lies above what scrolls and must be as narrow as the scroll bar makes the rows.
+  useEffect(() => {
+    const el = box.current;
+    el?.closest<HTMLElement>(".tlist")?.style.setProperty("--bar", `${el.offsetWidth - el.clientWidth}px`);
+  }, [n > 20]);
   const columns = ["State", "Task", "Command", query.value.get("who") === "all" ? "User" : "", "Pool", "Time", "Cost", "Created"];
   const keys = ["state", "name", "command", "user", "pool", "time number", "cost number", "made"];
   return (
@@ -112,7 +122,7 @@ function List({ list }: { list: TaskPages }) {
         render={(i, top) => {
           const at = list.get(i);
           return at ? (
-            <RowView key={i} row={at.row} level={at.level} index={i} top={top} list={list} active={active.value === i} focus={(x) => (active.value = x)} />
+            <RowView key={i} row={at.row} changes={at.row.changes} level={at.level} index={i} top={top} list={list} active={active.value === i} focus={(x) => (active.value = x)} />
           ) : <Bone key={i} index={i} top={top} />;
         }} />
     </div>
@@ -132,7 +142,6 @@ export function Tasks() {
   const states = q.getAll("state");
   const toggle = (s: string) => setQuery({ state: states.includes(s) ? states.filter((x) => x !== s) : [...states, s] });
   const filtered = Boolean(q.toString());
-  const shared = isAdmin() || me.value?.role === "lead" || me.value?.role === "viewer";
   return (
     <div class="tasks">
       <div class="page-head">
@@ -149,7 +158,7 @@ export function Tasks() {
         <div class="choices">
           {STATES.map((s) => <button key={s} type="button" class="choice" aria-pressed={states.includes(s)} onClick={() => toggle(s)}>{s}</button>)}
         </div>
-        {shared && (
+        {seesOthers() && (
           <button type="button" class="choice" aria-pressed={q.get("who") === "all"} onClick={() => setQuery({ who: q.get("who") === "all" ? null : "all" })}>everybody's</button>
         )}
         <button type="button" class="choice" aria-pressed={q.has("flat")} onClick={() => setQuery({ flat: q.has("flat") ? null : "1" })} title="Members of groups as rows of their own">unfolded</button>

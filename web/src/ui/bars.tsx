@@ -1,9 +1,9 @@
 // Bars over days, stacked by whatever the rows are of. Drawn as SVG: it scales, prints and needs no script of others.
 import { count } from "../format";
+import { narrow } from "../theme";
 
 export interface Stack { day: string; parts: { key: string; value: number }[] }
 
-const W = 1000;
 const H = 220;
 const LEFT = 70;
 const FOOT = 24;
@@ -23,12 +23,13 @@ function steps(most: number): number[] {
 }
 
 export function Bars({ stacks, keys, show, label }: { stacks: Stack[]; keys: string[]; show: (n: number) => string; label: string }) {
+  const W = narrow.value ? 420 : 1000; // text keeps its size when the drawing is scaled
   const sums = stacks.map((s) => s.parts.reduce((n, p) => n + p.value, 0));
   const ticks = steps(Math.max(1, ...sums));
   const top = Math.max(ticks[ticks.length - 1], ...sums);
   const wide = (W - LEFT) / Math.max(1, stacks.length);
   const y = (v: number) => (H - FOOT) * (1 - v / top) + 6;
-  const every = Math.ceil(stacks.length / 10);
+  const every = Math.ceil(stacks.length / (narrow.value ? 5 : 10));
   return (
     <svg class="bars" viewBox={`0 0 ${W} ${H + 8}`} role="img" aria-label={label}>
       {ticks.map((t) => (

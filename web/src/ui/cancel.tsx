@@ -18,7 +18,10 @@ export function CancelMany({ filter, count, close }: { filter: Query; count: str
   return (
     <Ask title="Cancel what is listed?" yes="Cancel them" danger close={close}
       act={async () => {
-        const matching = Object.fromEntries(Object.entries(filter).filter(([, v]) => (Array.isArray(v) ? v.length : v)));
+        const { label, ...rest } = filter;
+        const matching: Record<string, unknown> = Object.fromEntries(Object.entries(rest).filter(([, v]) => (Array.isArray(v) ? v.length : v)));
+        const labels = (label as string[]).map((l) => l.split(/=(.*)/s).slice(0, 2));
+        if (labels.length) matching.label = Object.fromEntries(labels);
         await call("POST", "/tasks/cancel", { matching });
         say("The tasks are being cancelled.");
       }}>

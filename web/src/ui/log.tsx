@@ -2,7 +2,7 @@
 import { useSignal } from "@preact/signals";
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import { part, url } from "../api";
-import { count, plural } from "../format";
+import { count, plural, size } from "../format";
 import { bare, LogLines, marked, spans } from "../model/log-lines";
 import { Icon } from "./icons";
 import { Empty, Failure } from "./parts";
@@ -37,10 +37,15 @@ function useLog(id: string, attempt: number) {
       };
       const take = (e: MessageEvent) => {
         const p = JSON.parse(e.data) as Piece;
-        if (p.text) log.append(p.text, p.stream === "stderr");
+        if (p.text) log.append(p.index === undefined ? p.text : p.text.replace(/^(?=.)/gm, `${p.index}: `), p.stream === "stderr");
         soon();
       };
       source.addEventListener("log", take);
+      source.addEventListener("gap", (e) => {
+        const { bytes } = JSON.parse((e as MessageEvent).data) as { bytes: number };
+        log.append(`\n\x1b[2m… ${size(bytes)} were not kept …\x1b[0m\n`, false);
+        soon();
+      });
       source.addEventListener("end", () => {
         source?.close();
         state.value = "ended";

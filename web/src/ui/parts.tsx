@@ -110,6 +110,19 @@ export function Panel({ title, end, children, label, class: cls }: {
   );
 }
 
+/** What may be wider than the screen scrolls by itself, and with the keys when it does. */
+export function Wide({ children }: { children: ComponentChildren }) {
+  const box = useRef<HTMLDivElement>(null);
+  const [over, setOver] = useState(false);
+  useEffect(() => {
+    const el = box.current!;
+    const watch = new ResizeObserver(() => setOver(el.scrollWidth > el.clientWidth));
+    watch.observe(el);
+    return () => watch.disconnect();
+  }, []);
+  return <div class="table-wrap" ref={box} tabIndex={over ? 0 : undefined}>{children}</div>;
+}
+
 export function Meter({ part, whole, mark, tone, label }: {
   part: number; whole: number; mark?: number; tone?: "wait" | "bad"; label: string;
 }) {

@@ -10,10 +10,15 @@ import { Empty, Panel, Show } from "./parts";
 
 interface Kind { title: string; key: keyof Series; limit?: keyof Series; show: (n: number) => string; colour: string; top?: number; zero?: boolean }
 
+// Steps of an axis of bytes: people count them by powers of two.
+const BYTES = Array.from({ length: 52 }, (_, i) => 2 ** i);
+const SECONDS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800];
+const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+
 const KINDS: Kind[] = [
   { title: "GPU", key: "gpu_percent", show: (n) => `${Math.round(n)} %`, colour: "--series-1", top: 100 },
   { title: "GPU memory", key: "gpu_mem_bytes", limit: "gpu_mem_bytes_limit", show: size, colour: "--series-4" },
-  { title: "CPU", key: "cpu_milli", limit: "cpu_milli_limit", show: (n) => `${milli(Math.round(n / 10) * 10)} CPU`, colour: "--series-3" },
+  { title: "CPU", key: "cpu_milli", limit: "cpu_milli_limit", show: (n) => `${milli(n < 100 ? Math.round(n) : Math.round(n / 10) * 10)} CPU`, colour: "--series-3" },
   { title: "Memory", key: "mem_bytes", limit: "mem_bytes_limit", show: size, colour: "--series-2" },
   { title: "Power", key: "power_mw", show: watts, colour: "--series-5" },
   { title: "Read", key: "read_bytes", show: (n) => `${size(n)}/s`, colour: "--series-6", zero: true },
@@ -37,11 +42,11 @@ function Plot({ series, kind, data }: { series: Series; kind: Kind; data: (numbe
     const line = colour(kind.colour);
     const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: `11px ${colour("--font")}` };
     const u = new uPlot({
-      width: el.clientWidth || 300, height: 150, cursor: { y: false, points: { size: 6 } }, legend: { show: false }, padding: [10, 8, 0, 0],
+      width: el.clientWidth || 300, height: 150, cursor: { y: false, points: { size: 6 } }, legend: { show: false }, padding: [10, 14, 0, 0],
       scales: { y: { range: (_u, _lo, hi) => [0, Math.max(kind.top ?? 0, (hi || 1) * 1.12)] } },
       axes: [
-        { ...axis, size: 26, space: 70 },
-        { ...axis, size: 74, space: 30, values: (_u, v) => v.map((n) => kind.show(n)) },
+        { ...axis, size: 26, space: 76, incrs: SECONDS, values: (_u, v) => v.map((n) => CLOCK.format(n * 1000)) },
+        { ...axis, size: 74, space: 30, values: (_u, v) => v.map((n) => kind.show(n)), ...(kind.key.endsWith("bytes") ? { incrs: BYTES } : {}) },
       ],
       series: [{}, { stroke: line, width: 1.6, fill: `color-mix(in srgb, ${line} 14%, transparent)`, points: { show: false }, spanGaps: false }],
     }, [x, data], el);

@@ -67,13 +67,16 @@ export default function Term({ id, observe }: { id: string; observe: boolean }) 
       if (m.event === "exit") {
         state.value = `ended with status ${m.status}`;
         gone.value = true;
-      } else if (m.event === "error") {
-        state.value = m.text ?? "refused";
+      } else if (m.event === "taken") {
+        state.value = "somebody else has taken the terminal";
+        gone.value = true;
+      } else if (m.event === "notice" && m.text) {
+        state.value = m.text;
       }
     };
     ws.onclose = (e) => {
+      if (!gone.value) state.value = e.reason || "the connection ended";
       gone.value = true;
-      if (!state.value.startsWith("ended")) state.value = e.reason || "the connection ended";
     };
     const typed = term.onData((d) => { if (ws.readyState === WebSocket.OPEN) ws.send(bytes.encode(d)); });
     const raw = term.onBinary((d) => { if (ws.readyState === WebSocket.OPEN) ws.send(Uint8Array.from(d, (c) => c.charCodeAt(0))); });
