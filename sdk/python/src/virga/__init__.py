@@ -14,7 +14,7 @@ Standard library only.
 """
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._options import Options
 from ._pool import Call
@@ -24,12 +24,22 @@ from .errors import (ApiError, ProgramMissing, Refused, RemoteError, RemoteTrace
 from .executor import Executor
 from .function import Function, function
 
+if TYPE_CHECKING:
+    from .client import Client as Client
+
 __version__ = "0.1.0"
 __all__ = [
-    "ApiError", "Call", "CompletedTask", "Executor", "Function", "Options", "ProgramMissing", "Refused", "RemoteError",
+    "ApiError", "Call", "Client", "CompletedTask", "Executor", "Function", "Options", "ProgramMissing", "Refused", "RemoteError",
     "RemoteTraceback", "SerializationError", "Task", "TaskCancelled", "TaskFailed", "VersionMismatch", "VirgaError", "arun", "function",
     "run", "submit",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Client":  # HTTP and TLS are imported when they are wanted: workers are started often
+        from .client import Client
+        return Client
+    raise AttributeError(f"module 'virga' has no attribute '{name}'")
 
 
 def load_ipython_extension(shell: Any) -> None:

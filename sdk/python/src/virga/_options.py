@@ -57,6 +57,7 @@ class Options:
     priority: Optional[int] = None
     time_limit: Optional[Duration] = None
     preemptible: bool = False
+    sync: bool = False
     max_cost: Optional[Amount] = None
 
     def __post_init__(self) -> None:
@@ -92,4 +93,5 @@ class Options:
         words += [f"--node-label={pair}" for pair in _pairs(self.node_labels or {})]
         words += [f"--secret={name}" for name in self.secrets or ()]
         words += [f"--writable={os.fspath(path)}" for path in self.writable or ()]
-        return words + (["--preemptible"] if self.preemptible else [])
+        sync = self.sync and not self.environment and not self.image  # it is about this machine's files
+        return words + (["--preemptible"] if self.preemptible else []) + (["--sync"] if sync else [])

@@ -21,6 +21,7 @@ class Executor(concurrent.futures.Executor):
     def __init__(self, pool: Optional[str] = None, max_workers: Optional[int] = None, *, idle: float = 30.0, retries: int = 0,
                  stream: Optional[Show] = None, **options: Any) -> None:
         options.setdefault("name", "executor")
+        options.setdefault("sync", True)
         self._pool = Pool(Options(pool=pool, **options), max_workers, idle, retries, show=stream, what="the executor")
 
     def __repr__(self) -> str:

@@ -203,9 +203,10 @@ def function(func: Optional[Callable[..., R]] = None, *, concurrency: Optional[i
     concurrency   at most so many workers at once; as many as the pool has room for, unless said
     retries       how often a call runs again whose worker died (killed, out of memory), or that raised one of `retry_on`
     idle          how long a worker stays when there is nothing to do, in seconds
+    sync          from another machine: what a call wrote into the project is here when it returns (True); False: soon after
     stream        told ("stdout" | "stderr", line) of what is printed there, instead of printing it here
     The other options are those of run()."""
-    said = Options(**options)
+    said = Options(**{"sync": True, **options})
     policy = {"concurrency": concurrency, "retries": retries, "retry_on": tuple(retry_on), "idle": idle, "stream": stream}
 
     def make(f: Callable[..., R]) -> Function[R]:
