@@ -1,0 +1,130 @@
+"""virga.Client against a real cloud: REST alone, with the cloud's own authority pinned."""
+import shutil
+import sys
+
+import pytest
+from virga import ROOT
+
+CONFIG = """
+pools:
+  - name: default
+  - name: cpu
+    shape: {cpus: 0.1, mem: 64M}
+"""
+
+
+@pytest.fixture(scope="module")
+def ask(cloud):
+    """Runs a script that has a client `c`, in a place without Virga's programs; what it printed."""
+    shutil.copytree(ROOT / "sdk/python/src/virga", cloud.work / "lib" / "virga", ignore=shutil.ignore_patterns("__pycache__"))
+    env = {"PATH": "/nonexistent", "PYTHONPATH": str(cloud.work / "lib"), "VIRGA_HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1",
+           "VIRGA_URL": cloud.json("status")["url"], "VIRGA_TOKEN": cloud.out("virga", "token", "create")}
+
+    def run(text, **more):
+        (cloud.work / "script.py").write_text("import time, virga\nc = virga.Client()\n" + text)
+        done = cloud.run([sys.executable, "script.py"], env={**env, **more})
+        assert done.returncode == 0, done.stderr.decode() + cloud.logs()
+        return done.stdout.decode()
+
+    return run
+
+
+def test_what_the_cloud_has(ask):
+    assert ask("""
+print(c.me()["user"], c.status()["nodes_ready"], [p["name"] for p in c.pools()], [n["state"] for n in c.nodes()], c.gpus())
+assert c.list("users") and c.get("/openapi.json")["openapi"].startswith("3.1")
+assert set(c.queue("cpu"))
+""") == "root 1 ['default', 'cpu'] ['ready'] []\n"
+
+
+def test_a_task_from_its_submission_to_its_end(ask):
+    assert ask("""
+t = c.submit(["sh", "-c", "echo one; echo two >&2; sleep 0.3; printf three; exit 5"], name="told", pool="cpu", labels={"k": "v"}, env={"PATH": "/bin"})
+print(sorted(c.logs(t["id"], follow=True)))
+print(c.wait(t["id"])["status"], sorted(c.logs(t["id"])), c.task(t["id"])["labels"])
+try:
+    c.wait(t["id"], check=True)
+except virga.TaskFailed as e:
+    print(e.status, e.task_id == t["id"])
+print([x["name"] for x in c.tasks(labels={"k": "v"}, state="failed")], list(c.tasks(labels={"k": "w"})))
+print(c.why(t["id"])["state"], c.estimate(["true"], pool="cpu")["code"])
+""") == "['one', 'three', 'two']\n5 ['one', 'three', 'two'] {'k': 'v'}\n5 True\n['told'] []\nfailed free\n"
+
+
+def test_ends_and_times(ask):
+    assert ask("""
+t = c.submit(["sleep", "600"])
+try:
+    c.wait(t["id"], timeout=0.5)
+except TimeoutError:
+    print("not yet")
+c.cancel(t["id"])
+print(c.wait(t["id"])["state"])
+try:
+    c.wait(t["id"], check=True)
+except virga.TaskCancelled:
+    print("cancelled")
+""") == "not yet\ncancelled\ncancelled\n"
+
+
+def test_a_submission_that_is_sent_again_finds_the_first(ask):
+    assert ask("""
+a, b = (c.submit(["true"], key="the-same", name="once") for _ in range(2))
+print(a["id"] == b["id"], len(list(c.tasks(name="once"))))
+""") == "True 1\n"
+
+
+def test_long_lists_come_page_by_page(ask):
+    assert ask("""
+for n in range(12):
+    c.submit(["true"], name="page")
+import virga.client
+virga.client._PAGE = 5
+ids = [t["id"] for t in c.tasks(name="page")]
+print(len(ids), len(set(ids)), [t["id"] for t in c.tasks(name="page", limit=7)] == ids[:7])
+""") == "12 12 True\n"
+
+
+def test_events_as_they_happen(ask):
+    assert ask("""
+import threading
+begun = threading.Event()
+def work():
+    begun.wait(30)
+    c.submit(["true"], name="seen")
+threading.Thread(target=work).start()
+threading.Timer(1, begun.set).start()  # where there is nothing to tell yet
+for event in c.events("tasks"):
+    begun.set()
+    if event.kind == "task" and event.data["name"] == "seen" and event.data["state"] == "succeeded":
+        print("seen")
+        break
+""") == "seen\n"
+
+
+def test_refusals_have_the_cloud_s_sentence(ask):
+    out = ask("""
+for f in (lambda: c.task("0123456789abcdef"), lambda: c.submit(["true"], pool="nowhere"), lambda: c.get("/nothing"), lambda: c.submit([])):
+    try:
+        f()
+    except virga.ApiError as e:
+        print(e.status, e.code, len(str(e)) > 20)
+""")
+    assert out == "404 NOT_FOUND True\n404 NOT_FOUND True\n404 NOT_FOUND True\n400 INVALID True\n"
+
+
+def test_another_cloud_is_not_trusted(ask, cloud):
+    token = cloud.out("virga", "token", "create")
+    wrong = token[:-4] + ("0000" if not token.endswith("0000") else "1111")
+    said = "try:\n    c.me()\nexcept virga.VirgaError as e:\n    print(type(e).__name__, e)\n"
+    assert "this is not the cloud that the token belongs to" in ask(said, VIRGA_TOKEN=wrong)
+    ca = (cloud.home / "control/ca.crt").read_text()
+    (cloud.work / "ca.crt").write_text(ca)
+    assert "ApiError" in ask(said, VIRGA_TOKEN=token[:4] + "0" * 16 + token[20:], VIRGA_CA=str(cloud.work / "ca.crt"))
+    assert "VirgaError cannot reach the cloud" in ask(said, VIRGA_CA="/etc/ssl/certs/ca-certificates.crt")
+
+
+def test_without_arguments_it_is_the_cloud_that_virga_has(ask, cloud):
+    (cloud.work / "plain.py").write_text("import virga\nwith virga.Client() as c:\n    print(c.me()['user'], c.url.startswith('https://'))\n")
+    out = cloud.run([sys.executable, "plain.py"], env={**cloud.env, "PYTHONPATH": str(cloud.work / "lib")}, check=0).stdout
+    assert out == b"root True\n"
