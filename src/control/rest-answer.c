@@ -256,6 +256,26 @@ static void ask_for_it(struct vg_rest_call *call) {
         no_memory(call);
 }
 
+void vg_rest_message(struct vg_rest_call *call, int status, struct vg_view *v, const void *m) {
+    struct vg_buf b = {0};
+    if (vg_view_text(&b, v, m) < 0 || vg_buf_append(&b, "", 1) < 0)
+        no_memory(call);
+    else
+        answer_text(call, status, JSON_TYPE, NULL, (const char *)vg_buf_data(&b));
+    vg_buf_done(&b);
+}
+
+/* The way of most answers: straight from the message to text. False: another way is needed. */
+static bool answer_straight(struct vg_rest_call *call, const Vg__Pb__Envelope *env) {
+    const struct vg_rest_route *route = call->route;
+    const ProtobufCMessage *m = (const ProtobufCMessage *)env->ok;
+    if (!route->answer || route->pick || route->edited || m->descriptor != route->answer->pb ||
+        (route->flags & VG_REST_CSV && vg_web_accepts(call->req, "text/csv")))
+        return false;
+    vg_rest_message(call, route->status ? route->status : 200, route->answer, m);
+    return true;
+}
+
 void vg_rest_told(struct vg_rest_call *call, const Vg__Pb__Envelope *env, bool more) {
     const struct vg_rest_route *route = call->route;
     (void)more;
@@ -269,6 +289,8 @@ void vg_rest_told(struct vg_rest_call *call, const Vg__Pb__Envelope *env, bool m
         vg_rest_empty(call, route->status ? route->status : 204);
         return;
     }
+    if (answer_straight(call, env))
+        return;
     json_t *j = vg_rest_answer(call, env);
     if (!j)
         return;

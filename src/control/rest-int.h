@@ -94,6 +94,8 @@ int vg_rest_settle(struct vg_rest_call *call, const char *token, struct vg_err *
 void vg_rest_fail(struct vg_rest_call *call, const struct vg_err *err);
 void vg_rest_problem(struct vg_web_req *req, enum vg_reason reason, int status, const char *text);
 void vg_rest_json(struct vg_rest_call *call, int status, json_t *j); /* takes j */
+/* Straight from a message; not where the route has `edited`. */
+void vg_rest_message(struct vg_rest_call *call, int status, struct vg_view *v, const void *m);
 void vg_rest_empty(struct vg_rest_call *call, int status);
 /* The usual way: errors, Ok, a message by the route's view. */
 void vg_rest_told(struct vg_rest_call *call, const Vg__Pb__Envelope *env, bool more);

@@ -298,21 +298,25 @@ void vg_live_logs(struct vg_peer *p, struct vg_web_req *req, const char *task) {
 
 /* ------------------------------------------------------------------ events */
 
-static json_t *event_json(const Vg__Pb__Event *e, const char **ret_name) {
-    *ret_name = e->topic ? e->topic : "";
+/* Its JSON, appended. */
+static int event_text(struct vg_buf *b, const Vg__Pb__Event *e) {
     if (e->task)
-        return vg_view_json(&vg_view_task, e->task);
+        return vg_view_text(b, &vg_view_task, e->task);
     if (e->node)
-        return vg_view_json(&vg_view_node, e->node);
+        return vg_view_text(b, &vg_view_node, e->node);
     if (e->queue)
-        return vg_view_json(&vg_view_queue, e->queue);
+        return vg_view_text(b, &vg_view_queue, e->queue);
     if (e->budget)
-        return vg_view_json(&vg_view_budget, e->budget);
+        return vg_view_text(b, &vg_view_budget, e->budget);
     if (e->status)
-        return vg_view_json(&vg_view_status, e->status);
-    json_t *list = json_array();
-    vg_view_append(list, &vg_view_gpu, (void *const *)e->gpu, e->n_gpu);
-    return json_pack("{s:o}", "gpus", list);
+        return vg_view_text(b, &vg_view_status, e->status);
+    int r = vg_buf_printf(b, "{\"gpus\":[");
+    for (size_t i = 0; i < e->n_gpu && r >= 0; i++) {
+        r = i ? vg_buf_append(b, ",", 1) : 0;
+        if (r >= 0)
+            r = vg_view_text(b, &vg_view_gpu, e->gpu[i]);
+    }
+    return r < 0 ? r : vg_buf_append(b, "]}", 2);
 }
 
 /* One event goes to many readers: its text is made once. */
@@ -334,15 +338,15 @@ static void event_told(struct vg_peer *p, const Vg__Pb__Envelope *env, bool more
     begin(l);
     uint64_t number = vg_events_number(p->ctl);
     if (number != made.number) {
-        const char *name;
-        json_t *j = event_json(env->event, &name);
-        vg_auto_free char *text = j ? json_dumps(j, JSON_COMPACT) : NULL;
-        json_decref(j);
         vg_buf_clear(&made.text);
         made.number = number;
-        if (!text || vg_buf_printf(&made.text, "event: %s\ndata: %s\n\n", name, text) < 0)
-            return;
+        if (vg_buf_printf(&made.text,
+                          "event: %s\ndata: ", env->event->topic ? env->event->topic : "") < 0 ||
+            event_text(&made.text, env->event) < 0 || vg_buf_append(&made.text, "\n\n", 2) < 0)
+            made.number = 0;
     }
+    if (!made.number)
+        return;
     (void)vg_web_write(l->req, vg_buf_data(&made.text), vg_buf_len(&made.text));
 }
 

@@ -55,8 +55,11 @@ static void told_task(struct vg_rest_call *call, const Vg__Pb__Envelope *env, bo
     (void)more;
     if (vg_rest_failed(call, env))
         return;
-    json_t *j = env->body_case == B(TASK) ? vg_view_json(&vg_view_task, env->task) : NULL;
-    vg_rest_json(call, call->status ? call->status : 200, j);
+    int status = call->status ? call->status : 200;
+    if (env->body_case == B(TASK))
+        vg_rest_message(call, status, &vg_view_task, env->task);
+    else
+        vg_rest_json(call, status, NULL);
 }
 
 static void told_schedules(struct vg_rest_call *call, const Vg__Pb__Envelope *env, bool more) {

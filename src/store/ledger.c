@@ -149,7 +149,7 @@ int vg_store_scan_ledger(const char *path, const struct vg_ledger_filter *f, vg_
     if (r < 0)
         return r;
     r = read_ledger(db, f, cb, arg);
-    sqlite3_close(db);
+    store_close_reader(db);
     return r;
 }
 

@@ -5,10 +5,42 @@
 #include "base/util.h"
 #include "store/read-internal.h"
 
+#include <string.h>
+
+#define STATEMENTS_KEPT 32
+
+/* Statements stay with the connection when they are over and are taken again: to read a query's
+   text costs more than to run one for a single row. SQLite lists a connection's statements, the
+   newest first. */
 int store_prepare(struct vg_store *s, const char *sql, sqlite3_stmt **ret) {
     if (vg_fault("store/read") < 0)
         return -EIO;
-    return store_errno(sqlite3_prepare_v2(s->reader, sql, -1, ret, NULL));
+    for (sqlite3_stmt *q = NULL; (q = sqlite3_next_stmt(s->reader, q));)
+        if (!sqlite3_stmt_busy(q) && strcmp(sqlite3_sql(q), sql) == 0) {
+            *ret = q;
+            return 0;
+        }
+    return store_errno(
+        sqlite3_prepare_v3(s->reader, sql, -1, SQLITE_PREPARE_PERSISTENT, ret, NULL));
+}
+
+/* Gives one back, and the oldest up when there are many. */
+static void over(sqlite3_stmt *q) {
+    sqlite3_stmt *oldest = NULL;
+    size_t n = 0;
+    sqlite3_reset(q);
+    sqlite3_clear_bindings(q);
+    for (sqlite3_stmt *it = NULL; (it = sqlite3_next_stmt(sqlite3_db_handle(q), it)); n++)
+        if (!sqlite3_stmt_busy(it))
+            oldest = it;
+    if (n > STATEMENTS_KEPT)
+        sqlite3_finalize(oldest);
+}
+
+void store_close_reader(sqlite3 *db) {
+    for (sqlite3_stmt *q; db && (q = sqlite3_next_stmt(db, NULL));)
+        sqlite3_finalize(q);
+    sqlite3_close(db);
 }
 
 int store_each(sqlite3_stmt *q, int (*fn)(void *, sqlite3_stmt *), void *ctx) {
@@ -18,7 +50,7 @@ int store_each(sqlite3_stmt *q, int (*fn)(void *, sqlite3_stmt *), void *ctx) {
             break;
     if (rc != SQLITE_ROW && rc != SQLITE_DONE)
         r = store_errno(rc);
-    sqlite3_finalize(q);
+    over(q);
     return r;
 }
 

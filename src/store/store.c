@@ -4,8 +4,8 @@
 #include "base/cleanup.h"
 #include "base/fault.h"
 #include "base/mem.h"
-#include "store/internal.h"
 #include "store/migrations.h"
+#include "store/read-internal.h"
 
 #include <fcntl.h>
 #include <libgen.h>
@@ -144,7 +144,7 @@ void vg_store_close(struct vg_store *s) {
     vg_store_dispatch(s);
     for (unsigned i = 0; i < N_STMTS; i++)
         sqlite3_finalize(s->stmt[i]);
-    sqlite3_close(s->reader);
+    store_close_reader(s->reader);
     sqlite3_close(s->writer);
     pthread_cond_destroy(&s->wake);
     pthread_cond_destroy(&s->idle);

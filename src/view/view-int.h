@@ -6,7 +6,10 @@ void vg_view_ready(struct vg_view *v);
 /* "AFTER_ANY" as people read and write it: "after-any". */
 void vg_view_word(const char *name, char *out, size_t n);
 json_t *vg_view_enum(const ProtobufCEnumDescriptor *e, int value);
-size_t vg_view_size(ProtobufCType type); /* of one value in a list */
+json_t *vg_view_hex(const ProtobufCBinaryData *b);
+json_t *vg_view_list(const struct vg_view_field *f, const char *m); /* of the message */
+bool vg_view_absent(const struct vg_view_field *f, const char *m);  /* its value is null */
+size_t vg_view_size(ProtobufCType type);                            /* of one value in a list */
 /* What may be given: the longest text in characters, the smallest and the largest number. */
 uint64_t vg_view_text_max(const struct vg_view_field *f);
 void vg_view_range(const struct vg_view_field *f, int64_t *least, int64_t *most);

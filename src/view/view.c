@@ -44,7 +44,7 @@ const struct vg_view_field *vg_view_find(struct vg_view *v, const char *name) {
 
 /* ------------------------------------------------------------------ values */
 
-static json_t *hex(const ProtobufCBinaryData *b) {
+json_t *vg_view_hex(const ProtobufCBinaryData *b) {
     vg_auto_free char *text = vg_alloc(2 * b->len + 1);
     for (size_t i = 0; text && i < b->len; i++)
         snprintf(text + 2 * i, 3, "%02x", b->data[i]);
@@ -73,7 +73,7 @@ static json_t *value(const struct vg_view_field *f, const void *at) {
     case PROTOBUF_C_TYPE_STRING:
         return vg_json_text(*(char *const *)at);
     case PROTOBUF_C_TYPE_BYTES:
-        return f->kind == VG_VIEW_HEX ? hex(b) : vg_json_bytes(b->data, b->len);
+        return f->kind == VG_VIEW_HEX ? vg_view_hex(b) : vg_json_bytes(b->data, b->len);
     case PROTOBUF_C_TYPE_MESSAGE:
         return vg_view_json(f->of, *(void *const *)at);
     case PROTOBUF_C_TYPE_BOOL:
@@ -126,7 +126,7 @@ static json_t *variables(const ProtobufCBinaryData *v, size_t n) {
     return j;
 }
 
-static json_t *list(const struct vg_view_field *f, const char *m) {
+json_t *vg_view_list(const struct vg_view_field *f, const char *m) {
     size_t n = *(const size_t *)(m + f->pb->quantifier_offset), step = vg_view_size(f->pb->type);
     const char *at = *(char *const *)(m + f->pb->offset);
     if (f->kind == VG_VIEW_LABELS)
@@ -138,7 +138,7 @@ static json_t *list(const struct vg_view_field *f, const char *m) {
     return a;
 }
 
-static bool absent(const struct vg_view_field *f, const char *m) {
+bool vg_view_absent(const struct vg_view_field *f, const char *m) {
     const char *at = m + f->pb->offset;
     switch (f->pb->type) {
     case PROTOBUF_C_TYPE_STRING:
@@ -166,10 +166,10 @@ static void add_all(json_t *j, struct vg_view *v, const char *m) {
             if (inner)
                 add_all(j, f->of, inner);
         } else if (f->pb->label == PROTOBUF_C_LABEL_REPEATED) {
-            json_object_set_new_nocheck(j, f->name, list(f, m));
+            json_object_set_new_nocheck(j, f->name, vg_view_list(f, m));
         } else {
-            json_object_set_new_nocheck(j, f->name,
-                                        absent(f, m) ? json_null() : value(f, m + f->pb->offset));
+            json_object_set_new_nocheck(
+                j, f->name, vg_view_absent(f, m) ? json_null() : value(f, m + f->pb->offset));
         }
     }
 }
@@ -189,7 +189,7 @@ void vg_view_append(json_t *array, struct vg_view *v, void *const *message, size
 
 void vg_view_elements(json_t *array, struct vg_view *v, const void *message) {
     vg_view_ready(v);
-    json_t *all = list(&v->fields[0], message);
+    json_t *all = vg_view_list(&v->fields[0], message);
     json_array_extend(array, all);
     json_decref(all);
 }
