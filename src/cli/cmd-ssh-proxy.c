@@ -6,8 +6,8 @@
 #include "base/cleanup.h"
 #include "base/mem.h"
 #include "base/util.h"
+#include "cli/around.h"
 #include "cli/cmd.h"
-#include "cli/run.h"
 #include "cli/ssh.h"
 
 #include <errno.h>
@@ -15,10 +15,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#define FIRST_MAX 1024
 #define KNOWN_MAX (4u << 20)
 
 static const char serve[] =
@@ -54,82 +52,33 @@ static int note_key(const char *path, const char *host, const char *key) {
 
 /* ------------------------------------------------------------------ the task */
 
-static pid_t start(char **argv, int *ret_out, struct vg_err *err) {
-    int p[2];
-    if (pipe2(p, O_CLOEXEC) < 0)
-        return (pid_t)vg_err_sys(err, errno, "cannot make a pipe");
-    pid_t pid = fork();
-    if (pid == 0) {
-        dup2(p[1], STDOUT_FILENO);
-        execv("/proc/self/exe", argv);
-        _exit(127);
-    }
-    close(p[1]);
-    if (pid < 0) {
-        close(p[0]);
-        return (pid_t)vg_err_sys(err, errno, "cannot start a process");
-    }
-    *ret_out = p[0];
-    return pid;
-}
-
-/* The first line, without its end. 0: there is none. */
-static ssize_t first_line(int fd, char out[static FIRST_MAX]) {
-    size_t n = 0;
-    while (n + 1 < FIRST_MAX) {
-        ssize_t got = read(fd, out + n, 1);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            return got < 0 ? -errno : 0;
-        if (out[n] == '\n') {
-            out[n] = 0;
-            return (ssize_t)n;
-        }
-        n++;
-    }
-    return -EPROTO;
-}
-
-static int relay(int fd) {
-    static char data[1 << 17];
-    for (;;) {
-        ssize_t n = read(fd, data, sizeof(data));
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return n < 0 ? -errno : 0;
-        int r = vg_write_full(STDOUT_FILENO, data, (size_t)n);
-        if (r < 0)
-            return r;
-    }
-}
-
-static int serve_one(const struct vg_ssh_files *f, const char *host, char **argv,
+static int serve_one(const struct vg_ssh_files *f, const char *host, char **words,
                      struct vg_err *err) {
     static const char hello[] = "virga-ssh 1 ";
-    char line[FIRST_MAX];
-    int out = -1, status = 0;
-    pid_t pid = start(argv, &out, err);
+    char line[VG_AROUND_LINE];
+    int p[2];
+    if (pipe2(p, O_CLOEXEC) < 0)
+        return vg_err_sys(err, errno, "cannot make a pipe");
+    pid_t pid = vg_around_start(words, -1, p[1], err);
+    close(p[1]);
+    vg_auto_fd int out = p[0];
     if (pid < 0)
-        return vg_cmd_fail(err);
-    ssize_t n = first_line(out, line);
+        return pid;
+    ssize_t n = vg_around_line(out, line);
     bool greeted = n > 0 && strncmp(line, hello, sizeof(hello) - 1) == 0;
     if (greeted && note_key(f->known, host, line + sizeof(hello) - 1) < 0)
         vg_cmd_say("cannot write %s: ssh will not know the session's key", f->known);
     if (greeted)
-        relay(out);
-    close(out); /* whoever still writes there ends */
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-        continue;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+        vg_around_relay(out);
+    vg_close(&out); /* whoever still writes there ends */
+    return vg_around_wait(pid);
 }
 
 /* Our options come before what the caller gave for the session, which may so say otherwise. */
 int vg_ssh_proxy_main(int argc, char **argv) {
     struct vg_err err = VG_ERR_INIT;
     struct vg_ssh_files f;
-    static const char *const own[] = {"virga", "run", "-q", "--tty", "no", "-n", "ssh"};
+    static const char *const own[] = {"-q", "--tty", "no", "-n", "ssh"};
     if (argc == 2 && strcmp(argv[1], "--script") == 0) { /* what runs there, for whoever asks */
         fputs(serve, stdout);
         return 0;
@@ -157,5 +106,5 @@ int vg_ssh_proxy_main(int argc, char **argv) {
     memcpy(run + n, command, sizeof(command));
     int r = serve_one(&f, host, run, &err);
     vg_ssh_files_done(&f);
-    return r;
+    return r < 0 ? vg_cmd_fail(&err) : r;
 }

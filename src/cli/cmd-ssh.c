@@ -4,10 +4,9 @@
 #include "base/cleanup.h"
 #include "base/mem.h"
 #include "base/util.h"
+#include "cli/around.h"
 #include "cli/cmd.h"
 #include "cli/endpoint.h"
-#include "cli/run.h"
-#include "cli/spec-opts.h"
 #include "cli/ssh.h"
 
 #include <errno.h>
@@ -221,71 +220,18 @@ const struct vg_cmd vg_cmd_ssh_config = {.name = "ssh-config",
 
 /* ------------------------------------------------------------------ virga ssh */
 
-static void usage(const struct vg_opt *opts, size_t n) {
-    printf(
-        "Usage: virga ssh [options] SESSION [options] [-- COMMAND...]\n\n"
-        "A shell, or a command, in a session by OpenSSH; the session is made when there is none.\n"
-        "Options are vrun's, for the session.\n\nOptions:\n");
-    vg_opt_help(stdout, opts, n);
-}
+static const char usage[] =
+    "Usage: virga ssh [options] SESSION [options] [--] [COMMAND...]\n\n"
+    "A shell, or a command, in a session by OpenSSH; the session is made when there is none.\n"
+    "Options are vrun's, for the session.\n";
 
-struct line {
-    char **options; /* vrun's, owned list */
-    size_t n_options;
-    const char *name;
-    int rest; /* the command */
-};
-
-/* Options may stand on both sides of the name; the command begins after "--" or as the second
-   ordinary word. */
-static int read_line(int argc, char **argv, struct line *ret, struct vg_err *err) {
-    struct vg_spec_opts *o = vg_alloc(sizeof(*o));
-    struct vg_opt_state st = {
-        .program = "virga ssh", .argc = argc, .argv = argv, .index = 1, .stop_at_first = true};
-    const char *arg;
-    int r = o ? 0 : vg_err_sys(err, ENOMEM, "cannot read the command line");
-    if (o)
-        vg_spec_opts_init(o, false);
-    st.opts = vg_spec_table(false, &st.n_opts);
-    for (int part = 0; r == 0 && part < 2; part++) {
-        int from = st.index, id;
-        while (r == 0 && (id = vg_opt_next(&st, &arg)) != VG_OPT_END) {
-            if (id == VG_OPT_HELP) {
-                usage(st.opts, st.n_opts);
-                r = 1;
-            } else if (id == VG_OPT_ERROR || vg_spec_opt(o, &st, id, arg) < 0) {
-                *err = st.err;
-                r = err->code;
-            }
-        }
-        bool dashes = st.index > from && strcmp(argv[st.index - 1], "--") == 0;
-        for (int i = from; r == 0 && i < st.index - dashes; i++)
-            ret->options[ret->n_options++] = argv[i];
-        if (r == 0 && part == 0 && !dashes && st.index < argc)
-            ret->name = argv[st.index++];
-        if (dashes)
-            break;
-    }
-    if (r == 0 && !ret->name)
-        r = vg_err_set(err, VG_INVALID,
-                       "which session? Write 'virga ssh NAME'; it is made when there is none");
-    if (r == 0 && (o->batch || o->detach || o->spec.session))
-        r = vg_err_set(
-            err, VG_INVALID,
-            "'virga ssh' waits for the command in the session that it names: leave --detach "
-            "and --session away");
-    ret->rest = st.index;
-    free(o);
-    return r;
-}
-
-static int exec_ssh(const struct vg_ssh_files *f, const struct line *l, int argc, char **argv,
+static int exec_ssh(const struct vg_ssh_files *f, const struct vg_around *l, int argc, char **argv,
                     struct vg_err *err) {
     vg_auto_free char *proxy = proxy_command(l->options, l->n_options);
     vg_auto_free char *o_proxy = proxy ? vg_fmt("ProxyCommand=%s", proxy) : NULL;
     vg_auto_free char *known = vg_fmt("UserKnownHostsFile=\"%s\"", f->known);
     vg_auto_free char *key = vg_fmt("IdentityFile=\"%s\"", f->key);
-    vg_auto_free char *host = vg_fmt(VG_SSH_PREFIX "%s", vg_ssh_session(l->name));
+    vg_auto_free char *host = vg_fmt(VG_SSH_PREFIX "%s", vg_ssh_session(l->word));
     vg_auto_free char **run = vg_alloc(((size_t)argc + 24) * sizeof(*run));
     size_t n = 0;
     if (!o_proxy || !known || !key || !host || !run)
@@ -325,14 +271,18 @@ static int ssh_main(int argc, char **argv) {
     struct vg_err err = VG_ERR_INIT;
     struct vg_ssh_files f;
     vg_auto_free char **options = vg_alloc(((size_t)argc + 1) * sizeof(*options));
-    struct line l = {.options = options};
-    int r = options ? read_line(argc, argv, &l, &err) : -ENOMEM;
+    struct vg_around a = {.program = "virga ssh", .usage = usage, .options = options};
+    int r = options ? vg_around_read(&a, argc, argv, &err)
+                    : vg_err_sys(&err, ENOMEM, "cannot start ssh");
     if (r > 0)
         return 0;
-    if (r >= 0)
+    if (r == 0 && !a.word)
+        r = vg_err_set(&err, VG_INVALID,
+                       "which session? Write 'virga ssh NAME'; it is made when there is none");
+    if (r == 0)
         r = vg_ssh_files(&f, &err);
-    if (r >= 0) {
-        r = exec_ssh(&f, &l, argc, argv, &err);
+    if (r == 0) {
+        r = exec_ssh(&f, &a, argc, argv, &err);
         vg_ssh_files_done(&f);
     }
     return vg_cmd_fail(&err);
