@@ -47,10 +47,16 @@ void vg_rest_problem(struct vg_web_req *req, enum vg_reason reason, int status, 
 void vg_rest_fail(struct vg_rest_call *call, const struct vg_err *err) {
     enum vg_reason reason = err->reason ? err->reason : VG_INTERNAL;
     struct vg_web_req *req = vg_take_ptr(call->req);
+    char seconds[24];
+    if (req && call->wait_msec) {
+        snprintf(seconds, sizeof seconds, "%llu",
+                 (unsigned long long)(call->wait_msec + 999) / 1000);
+        vg_web_set(req, "Retry-After", seconds);
+    }
     if (req && call->streaming)
         vg_web_end(req, true);
     else if (req)
-        vg_rest_problem(req, reason, vg_reason_http(reason), err->msg);
+        vg_rest_problem(req, reason, call->wait_msec ? 429 : vg_reason_http(reason), err->msg);
     vg_rest_over(call);
 }
 

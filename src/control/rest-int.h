@@ -65,9 +65,10 @@ struct vg_rest_call {
     bool over;   /* to be dropped */
     bool asking; /* a handler is on the stack */
     bool streaming;
-    uint64_t id; /* of a task that was submitted */
-    int status;  /* instead of the route's */
-    void *data;  /* of a stage; owned */
+    uint64_t id;        /* of a task that was submitted */
+    int status;         /* instead of the route's */
+    uint64_t wait_msec; /* not 0: it is refused for so long (429) */
+    void *data;         /* of a stage; owned */
     void (*free_data)(void *data);
 };
 
@@ -88,6 +89,8 @@ void vg_rest_over(struct vg_rest_call *call);
 void vg_rest_go(struct vg_rest_call *call);
 int vg_rest_body(struct vg_rest_call *call, ProtobufCMessage **ret, struct vg_err *err);
 int vg_rest_query(struct vg_rest_call *call, ProtobufCMessage *m, struct vg_err *err);
+/* Notes it against the address; returns err->code. */
+int vg_rest_sign_in_failed(struct vg_rest_call *call, struct vg_err *err);
 int vg_rest_settle(struct vg_rest_call *call, const char *token, struct vg_err *err);
 
 /* rest-answer.c */

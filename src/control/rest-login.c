@@ -8,7 +8,6 @@
 #include "control/audit.h"
 #include "control/keys.h"
 #include "control/rest-int.h"
-#include "control/webport.h"
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
@@ -85,10 +84,10 @@ static int settle_code(struct vg_rest_call *call, const char *text, struct vg_er
     drop_old(c->rest);
     vg_auto_free struct code *code = vg_map_del(&c->rest->codes, hash);
     if (!code) {
-        vg_webport_login_failed(c, call->req->peer);
-        return vg_err_set(err, VG_UNAUTHENTICATED,
-                          "this link was used already or is older than a minute: 'virga dashboard' "
-                          "makes another");
+        vg_err_set(err, VG_UNAUTHENTICATED,
+                   "this link was used already or is older than a minute: 'virga dashboard' makes "
+                   "another");
+        return vg_rest_sign_in_failed(call, err);
     }
     snprintf(who->user, sizeof who->user, "%s", code->user);
     snprintf(who->key, sizeof who->key, "%s", code->key);

@@ -127,17 +127,23 @@ static struct vg_rest_call *call_new(struct vg_control *c, struct vg_web_req *re
 /* ------------------------------------------------------------------ who asks */
 
 int vg_rest_settle(struct vg_rest_call *call, const char *token, struct vg_err *err) {
-    uint64_t wait = vg_webport_limit_login(call->ctl, call->req->peer);
-    if (wait)
-        return vg_err_set(err, VG_UNAVAILABLE,
-                          "too many sign-ins from this address failed: try again in %llu s",
-                          (unsigned long long)(wait / 1000 + 1));
     int r = vg_who_settle(call->ctl, call->peer, token, err);
-    if (r < 0 && token)
-        vg_webport_login_failed(call->ctl, call->req->peer);
     if (r >= 0)
         call->peer->kind = VG_PEER_CLIENT;
+    else
+        r = vg_rest_sign_in_failed(call, err);
     return r;
+}
+
+/* Who guesses is slowed down; who knows is not kept waiting for him. */
+int vg_rest_sign_in_failed(struct vg_rest_call *call, struct vg_err *err) {
+    call->wait_msec = vg_webport_limit_login(call->ctl, call->req->peer);
+    if (!call->wait_msec)
+        vg_webport_login_failed(call->ctl, call->req->peer);
+    else
+        vg_err_set(err, VG_UNAUTHENTICATED,
+                   "too many sign-ins from this address failed: wait a little");
+    return err->code;
 }
 
 static bool changes(enum vg_web_method m) {
@@ -220,18 +226,33 @@ static bool fits(const struct segments *want, const struct segments *have) {
     return true;
 }
 
-/* The path's route for this method; *ret_allow collects the methods that there are. */
+static size_t parameters(const char *path) {
+    size_t n = 0;
+    for (; *path; path++)
+        n += *path == '{';
+    return n;
+}
+
+/* The path's route for this method; *ret_allow collects the methods that there are. A path without
+   parameters goes before one that has them. */
 static const struct vg_rest_route *find_route(const struct segments *have, enum vg_web_method m,
                                               unsigned *ret_allow) {
     const struct vg_rest_route *found = NULL;
+    size_t fewest = VG_REST_ROOM;
     for (size_t i = 0; i < vg_rest_n_routes; i++) {
+        const struct vg_rest_route *r = &vg_rest_routes[i];
         struct segments want;
-        split(vg_rest_routes[i].path, &want);
-        if (!fits(&want, have))
+        split(r->path, &want);
+        if (!fits(&want, have) || parameters(r->path) > fewest)
             continue;
-        *ret_allow |= 1u << vg_rest_routes[i].method;
-        if (vg_rest_routes[i].method == m && !found)
-            found = &vg_rest_routes[i];
+        if (parameters(r->path) < fewest) {
+            fewest = parameters(r->path);
+            *ret_allow = 0;
+            found = NULL;
+        }
+        *ret_allow |= 1u << r->method;
+        if (r->method == m)
+            found = r;
     }
     return found;
 }
@@ -390,14 +411,12 @@ void vg_rest_go(struct vg_rest_call *call) {
 }
 
 static void limited(struct vg_rest_call *call, uint64_t wait_msec) {
-    char text[24];
-    struct vg_web_req *req = vg_take_ptr(call->req);
-    snprintf(text, sizeof text, "%llu", (unsigned long long)(wait_msec + 999) / 1000);
-    vg_web_set(req, "Retry-After", text);
-    vg_rest_problem(req, VG_UNAVAILABLE, 429,
-                    "too many requests: wait, or ask the administrator for a higher limit "
-                    "(limits.web_rate)");
-    vg_rest_over(call);
+    struct vg_err err = VG_ERR_INIT;
+    call->wait_msec = wait_msec;
+    vg_err_set(&err, VG_UNAVAILABLE,
+               "too many requests: wait, or ask the administrator for a higher limit "
+               "(limits.web_rate)");
+    vg_rest_fail(call, &err);
 }
 
 static void begin(struct vg_rest_call *call, const struct segments *have) {

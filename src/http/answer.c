@@ -221,6 +221,8 @@ void vg_web_text(struct vg_web_req *req, int status, const char *text) {
 
 static const char *sentence(int status) {
     switch (status) {
+    case 405:
+        return "this method is not served here";
     case 408:
         return "the request did not come in time: send it again";
     case 413:
@@ -246,6 +248,8 @@ static const char *sentence(int status) {
 void vg_web_refuse(struct vg_web_req *req, int status) {
     struct vg_buf b = {0};
     const char *code = status == 429 ? "LIMIT" : "HTTP";
+    if (status == 405)
+        vg_web_set(req, "Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
     int r = vg_buf_printf(&b,
                           "{\"type\":\"urn:virga:problem:%s\",\"title\":\"%s\",\"status\":%d,"
                           "\"detail\":\"%s\",\"code\":\"%s\"}",

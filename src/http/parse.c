@@ -75,6 +75,8 @@ static int set_method(struct vg_web_req *req, const char *name) {
         }
     if (!*name)
         return 400;
+    if (strcmp(name, "TRACE") == 0 || strcmp(name, "CONNECT") == 0)
+        return 405;
     for (; *name; name++)
         if (!is_token((unsigned char)*name))
             return 400;

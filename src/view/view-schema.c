@@ -48,6 +48,8 @@ static json_t *text(const struct vg_view_field *f, bool taken, bool nullable) {
         add_words(s, f, nullable);
     else if (taken)
         json_object_set_new(s, "maxLength", json_integer((json_int_t)vg_view_text_max(f)));
+    if (taken && f->pattern)
+        json_object_set_new(s, "pattern", json_string(f->pattern));
     if (f->kind == VG_VIEW_HEX)
         json_object_set_new(s, "pattern", json_string("^([0-9a-f]{2})*$"));
     return s;

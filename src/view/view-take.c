@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define EXACT 9007199254740992.0 /* every whole number up to this one is a double */
+
 ProtobufCMessage *vg_view_new(const ProtobufCMessageDescriptor *pb) {
     ProtobufCMessage *m = vg_alloc(pb->sizeof_message);
     if (m)
@@ -95,7 +97,7 @@ static int put_enum(const struct vg_view_field *f, void *at, const char *text, s
 static int put_text(const struct vg_view_field *f, void *at, const char *text, size_t n,
                     struct vg_err *err) {
     if (characters(text, n) > vg_view_text_max(f))
-        return vg_err_set(err, VG_TOO_BIG, "'%s' is longer than %llu characters", f->name,
+        return vg_err_set(err, VG_INVALID, "'%s' is longer than %llu characters", f->name,
                           (unsigned long long)vg_view_text_max(f));
     if (memchr(text, 0, n))
         return wrong(f, "text without a NUL", err);
@@ -126,6 +128,16 @@ static int put_number(const struct vg_view_field *f, void *at, int64_t v, struct
     return 0;
 }
 
+/* 3.0 is whole, too: some programs know no other numbers. */
+static int put_whole(const struct vg_view_field *f, void *at, const json_t *v, struct vg_err *err) {
+    double real = json_real_value(v);
+    bool whole =
+        json_is_real(v) && real >= -EXACT && real <= EXACT && (double)(int64_t)real == real;
+    if (!json_is_integer(v) && !whole)
+        return wrong(f, "a whole number", err);
+    return put_number(f, at, whole ? (int64_t)real : json_integer_value(v), err);
+}
+
 static int put_value(const struct vg_view_field *f, void *at, const json_t *v, struct vg_err *err) {
     uint64_t id = 0;
     switch (f->pb->type) {
@@ -150,9 +162,7 @@ static int put_value(const struct vg_view_field *f, void *at, const json_t *v, s
             *(uint64_t *)at = id;
             return 0;
         }
-        if (!json_is_integer(v))
-            return wrong(f, "a whole number", err);
-        return put_number(f, at, json_integer_value(v), err);
+        return put_whole(f, at, v, err);
     }
 }
 
@@ -187,7 +197,7 @@ static int put_list(const struct vg_view_field *f, ProtobufCMessage *m, const js
     if (!json_is_array(v))
         return wrong(f, "a list", err);
     if (n > VG_VIEW_ITEMS_MAX)
-        return vg_err_set(err, VG_TOO_BIG, "'%s' has more than %d elements", f->name,
+        return vg_err_set(err, VG_INVALID, "'%s' has more than %d elements", f->name,
                           VG_VIEW_ITEMS_MAX);
     char *at = more_room(f, m, n);
     if (!at)
@@ -208,7 +218,7 @@ static int put_pair(const struct vg_view_field *f, void *at, const char *key, co
     if (!json_is_string(v))
         return vg_err_set(err, VG_INVALID, "'%s' must have texts: '%.64s' is none", f->name, key);
     if (json_string_length(v) > VG_VIEW_BYTES_MAX)
-        return vg_err_set(err, VG_TOO_BIG, "'%s' in '%s' is too long", key, f->name);
+        return vg_err_set(err, VG_INVALID, "'%s' in '%s' is too long", key, f->name);
     char *pair = vg_fmt("%s=%s", key, json_string_value(v));
     if (!pair)
         return no_memory(err);
@@ -226,7 +236,7 @@ static int put_labels(const struct vg_view_field *f, ProtobufCMessage *m, const 
     if (!json_is_object(v))
         return wrong(f, "an object of texts", err);
     if (json_object_size(v) > VG_VIEW_ITEMS_MAX)
-        return vg_err_set(err, VG_TOO_BIG, "'%s' has more than %d members", f->name,
+        return vg_err_set(err, VG_INVALID, "'%s' has more than %d members", f->name,
                           VG_VIEW_ITEMS_MAX);
     char *at = more_room(f, m, json_object_size(v));
     const char *key;
@@ -351,7 +361,7 @@ int vg_view_take_text(struct vg_view *v, ProtobufCMessage *m, const char *name, 
         if (!at)
             return no_memory(err);
         if (*count_of(f, m) >= 1000)
-            return vg_err_set(err, VG_TOO_BIG, "'%s' has too many values", name);
+            return vg_err_set(err, VG_INVALID, "'%s' has too many values", name);
         if (n && put_from_text(f, at, one, n, err) < 0)
             return err->code;
         *count_of(f, m) += n > 0;

@@ -34,7 +34,8 @@ struct vg_view_field {
     const char *const *words; /* the only texts that are taken, ended by NULL */
     json_t *(*make)(const ProtobufCMessage *m);
     int (*take)(ProtobufCMessage *m, const json_t *value, struct vg_err *err);
-    const char *schema; /* of what is MADE: JSON */
+    const char *schema;  /* of what is MADE: JSON */
+    const char *pattern; /* taking: for the schema; handlers look for themselves */
     unsigned flags;
     uint64_t most; /* taking: the largest number, or the longest text in characters; 0: default */
     const ProtobufCFieldDescriptor *pb; /* found when the table is made ready */
@@ -49,7 +50,7 @@ struct vg_view {
     bool ready;
 };
 
-#define VG_VIEW_TEXT_MAX 4096 /* characters of a text that is taken, unless the table says more */
+#define VG_VIEW_TEXT_MAX 1024 /* characters of a text that is taken, unless the table says more */
 #define VG_VIEW_BYTES_MAX (1u << 17) /* of one argument or variable */
 #define VG_VIEW_ITEMS_MAX 100000     /* of a list that is taken */
 

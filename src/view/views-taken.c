@@ -17,6 +17,8 @@
             __VA_ARGS__, NULL                       \
         }                                           \
     }
+#define NAME(n, f) \
+    { .name = n, .flags = f, .pattern = "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$" }
 #define USEC_MAX (100ull * 365 * 86400 * 1000000)
 #define WHEN_MAX (9999999999ull * 1000000) /* wall times */
 
@@ -185,15 +187,19 @@ TAKEN(env_share, "EnvironmentShare", env_req, NEED("team"));
 /* ------------------------------------------------------------------ people */
 
 #define ROLES WORDS("role", "admin", "lead", "member", "viewer")
-TAKEN(user_new, "UserNew", user_set, NEED("name"), PLAIN("team"), ROLES, MAYBE("uid"), MAYBE("gid"),
-      MAYBE("service"), PLAIN("email"), PLAIN("full_name"));
-TAKEN(user_set, "UserSet", user_set, PLAIN("team"), ROLES, MAYBE("disabled"), PLAIN("email"),
-      PLAIN("full_name"));
-TAKEN(team_new, "TeamNew", user_set, NEED("name"), PLAIN("org"));
+TAKEN(user_new, "UserNew", user_set, NAME("name", VG_VIEW_NEED), PLAIN("team"), ROLES, MAYBE("uid"),
+      MAYBE("gid"), MAYBE("service"), {.name = "email", .most = 254},
+      {.name = "full_name", .most = 254});
+TAKEN(user_set, "UserSet", user_set, PLAIN("team"), ROLES, MAYBE("disabled"),
+      {.name = "email", .most = 254}, {.name = "full_name", .most = 254});
+TAKEN(team_new, "TeamNew", user_set, NAME("name", VG_VIEW_NEED), PLAIN("org"));
 TAKEN(team_set, "TeamSet", team_set, PLAIN("org"));
-TAKEN(org_new, "OrgNew", org_set, NEED("name"));
-TAKEN(token_req, "TokenRequest", token_req, PLAIN("user"), PLAIN("name"),
-      MOST("ttl_usec", USEC_MAX), AS("scopes", "scope"));
+TAKEN(org_new, "OrgNew", org_set, NAME("name", VG_VIEW_NEED));
+TAKEN(token_req, "TokenRequest", token_req, PLAIN("user"), {.name = "name", .most = 200},
+      MOST("ttl_usec", USEC_MAX),
+      {.name = "scopes",
+       .from = "scope",
+       .words = (const char *const[]){"read", "run", "secrets", "admin", NULL}});
 /* What POST /login has; it is not a request of the wire, so another message lends its room. */
 TAKEN(sign_in, "SignIn", token_new, PLAIN("token"), AS("code", "id"));
 TAKEN(audit_query, "AuditQuery", audit_query, MAYBE("before"), MAYBE("after"), MAYBE("limit"),

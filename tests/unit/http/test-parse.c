@@ -65,6 +65,7 @@ Test(parse, what_is_refused) {
         {"GET  / HTTP/1.1\r\n" HOST "\r\n", 400},
         {"GET / HTTP/1.1 \r\n" HOST "\r\n", 505},
         {"BREW / HTTP/1.1\r\n" HOST "\r\n", 501},
+        {"TRACE / HTTP/1.1\r\n" HOST "\r\n", 405},
         {"G(T / HTTP/1.1\r\n" HOST "\r\n", 400},
         {"get / HTTP/1.1\r\n" HOST "\r\n", 501},
         {"GET x HTTP/1.1\r\n" HOST "\r\n", 400},
