@@ -36,6 +36,9 @@ static int on_words(const Vg__Pb__Envelope *env, void *user, struct vg_err *err)
     if (env->body_case == VG__PB__ENVELOPE__BODY_SECRETS)
         for (size_t i = 0; i < env->secrets->n_secret; i++)
             printf("%s\n", env->secrets->secret[i]->name);
+    if (env->body_case == VG__PB__ENVELOPE__BODY_HOOKS)
+        for (size_t i = 0; i < env->hooks->n_hook; i++)
+            printf("%s\n", env->hooks->hook[i]->hook->name);
     if (env->body_case == VG__PB__ENVELOPE__BODY_USERS)
         for (size_t i = 0; i < env->users->n_user; i++)
             printf("%s\n", env->users->user[i]->name);
@@ -62,6 +65,8 @@ static int words(const char *kind) {
         req = vg_request(SCHEDULE_LIST, schedule_list, &none);
     else if (strcmp(kind, "SECRET") == 0)
         req = vg_request(SECRET_LIST, secret_list, &none);
+    else if (strcmp(kind, "HOOK") == 0)
+        req = vg_request(HOOK_LIST, hook_list, &none);
     else if (strcmp(kind, "USER") == 0)
         req = vg_request(USER_LIST, user_list, &none);
     else
@@ -72,8 +77,8 @@ static int words(const char *kind) {
 
 /* "TASK..." and "[TASK...]" are of kind TASK. Empty: nothing to ask. */
 static const char *kind_of(const char *args, char *out, size_t n) {
-    static const char *const kinds[] = {"TASK", "POOL",     "NODE",   "SESSION",
-                                        "USER", "SCHEDULE", "SECRET", "FILE"};
+    static const char *const kinds[] = {"TASK",     "POOL",   "NODE", "SESSION", "USER",
+                                        "SCHEDULE", "SECRET", "HOOK", "FILE"};
     const char *a = args + (*args == '[');
     for (unsigned i = 0; i < VG_COUNT(kinds); i++)
         if (strncmp(a, kinds[i], strlen(kinds[i])) == 0) {

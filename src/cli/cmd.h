@@ -67,3 +67,4 @@ extern const struct vg_cmd vg_cmd_price, vg_cmd_cost, vg_cmd_usage, vg_cmd_budge
 extern const struct vg_cmd vg_cmd_secret, vg_cmd_ssh, vg_cmd_ssh_config, vg_cmd_ssh_proxy;
 extern const struct vg_cmd vg_cmd_dashboard;
 extern const struct vg_cmd vg_cmd_notebook;
+extern const struct vg_cmd vg_cmd_hook;

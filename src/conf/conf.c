@@ -17,6 +17,9 @@ static void set_numbers(struct vg_conf *c) {
     c->limits.web_rate = 500;
     c->limits.web_burst = 2000;
     c->limits.history_usec = 30ULL * 86400 * VG_USEC;
+    c->hooks.retry_usec = 5 * VG_USEC;
+    c->hooks.give_up_usec = 86400 * VG_USEC;
+    c->hooks.pause_usec = 3ULL * 86400 * VG_USEC;
     c->lease_usec = 60 * VG_USEC;
     c->node_cert_usec = 86400 * VG_USEC;
     c->energy.pue_milli = 1000;
@@ -103,8 +106,30 @@ static int check_store(struct parse *p, const yaml_node_t *root, const struct vg
     return 0;
 }
 
+/* An address as SMTP takes it: no name, no brackets. */
+static bool is_mail_address(const char *s) {
+    const char *at = strchr(s, '@');
+    return at && at != s && at[1] && !strpbrk(s, " \t\r\n<>,\"");
+}
+
+static int check_mail(struct parse *p, const yaml_node_t *root, const struct vg_conf *c) {
+    if (c->mail.server && !c->mail.from)
+        return parse_fail(p, root, "'mail' needs 'from', the address that mail comes from");
+    if (c->mail.from && !is_mail_address(c->mail.from))
+        return parse_fail(p, root, "'mail.from' is '%.64s': write an address like gpu@example.org",
+                          c->mail.from);
+    if (!c->mail.user != !c->mail.password_file)
+        return parse_fail(p, root, "'mail.user' and 'mail.password_file' go together; give both");
+    if (c->mail.user && c->mail.tls == VG_MAIL_PLAIN)
+        return parse_fail(
+            p, root,
+            "'mail.tls' is none, so the password would be sent readable; use starttls "
+            "or tls, or leave 'user' out");
+    return 0;
+}
+
 static int check_whole(struct parse *p, const yaml_node_t *root, const struct vg_conf *c) {
-    if (check_store(p, root, c) < 0)
+    if (check_store(p, root, c) < 0 || check_mail(p, root, c) < 0)
         return p->err->code;
     if (c->heartbeat_usec * 3 > c->lease_usec)
         return parse_fail(
@@ -239,6 +264,14 @@ void vg_conf_done(struct vg_conf *c) {
     free(c->env.region);
     free(c->env.credentials);
     free(c->env.ca);
+    vg_strings_done(&c->hooks.allow);
+    free(c->hooks.proxy);
+    free(c->hooks.ca);
+    free(c->mail.server);
+    free(c->mail.from);
+    free(c->mail.user);
+    free(c->mail.password_file);
+    free(c->mail.ca);
     for (size_t i = 0; i < c->n_pools; i++)
         vg_pool_conf_done(&c->pool[i]);
     free(c->pool);

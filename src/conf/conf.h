@@ -97,6 +97,22 @@ struct vg_conf {
     struct {
         struct vg_strings key_command; /* prints the master keys; none: they are in a file */
     } secrets;
+    struct {                     /* people's hooks; texts are owned, NULL: not said */
+        struct vg_strings allow; /* nets that plain users' hooks may reach though not public */
+        char *proxy;             /* "http://host:port" */
+        char *ca;                /* a file: who is trusted in place of whom the system trusts */
+        uint64_t retry_usec;     /* until the second try; doubles with each */
+        uint64_t give_up_usec;   /* what could not be sent for so long is dropped */
+        uint64_t pause_usec;     /* a hook that failed for so long is paused */
+    } hooks;
+    struct {          /* owned, NULL: not said; no server: no mail */
+        char *server; /* "host:port" */
+        char *from;   /* an address */
+        char *user;   /* who sends; none: the server is not told */
+        char *password_file;
+        char *ca;
+        enum vg_mail_way { VG_MAIL_STARTTLS, VG_MAIL_TLS, VG_MAIL_PLAIN } tls;
+    } mail;
     uint64_t lease_usec;       /* how long a node may run tasks without hearing from us */
     uint64_t heartbeat_usec;   /* how often it reports; at most a third of the lease */
     uint64_t node_cert_usec;   /* how long a node's certificate lives; renewed at two thirds */

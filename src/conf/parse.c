@@ -4,6 +4,7 @@
 
 #include "base/cleanup.h"
 #include "base/mem.h"
+#include "base/public-addr.h"
 #include "base/util.h"
 
 static const struct key keys[] = {
@@ -32,12 +33,14 @@ static const char *const section_names[] = {
     [SECTION_window] = "a window",
     [SECTION_reservation] = "a reservation",
     [SECTION_secrets] = "'secrets'",
+    [SECTION_hooks] = "'hooks'",
+    [SECTION_mail] = "'mail'",
 };
 
 static int fail_unknown(struct parse *p, const yaml_node_t *at, enum section section,
                         const char *name) {
     const char *names[VG_COUNT(keys)] = {0};
-    char shown[SHOWN], list[256];
+    char shown[SHOWN], list[512];
     size_t n = 0, used = 0;
     for (size_t i = 0; i < VG_COUNT(keys); i++)
         if (keys[i].section == section)
@@ -143,6 +146,10 @@ int parse_strings(struct parse *p, const yaml_node_t *node, const struct key *ke
                            key->name, (unsigned long long)key->max);
         if (r >= 0 && key->type == TYPE_PATHS && (s[0] != '/' || strstr(s, "/../")))
             r = parse_fail(p, item, "'%s' lists absolute paths without '..', not '%.64s'",
+                           key->name, s);
+        struct vg_addr_net net;
+        if (r >= 0 && key->type == TYPE_NETS && vg_addr_net_parse(s, &net) < 0)
+            r = parse_fail(p, item, "'%s' lists addresses and nets, like 10.0.0.0/8, not '%.64s'",
                            key->name, s);
         if (r >= 0)
             r = add_string(p, ret, s);

@@ -136,6 +136,11 @@ static const char *const networks[] = {
     [VG_NETWORK_HOST] = "host",
     [VG_NETWORK_NONE] = "none",
 };
+static const char *const mail_ways[] = {
+    [VG_MAIL_STARTTLS] = "starttls",
+    [VG_MAIL_TLS] = "tls",
+    [VG_MAIL_PLAIN] = "none",
+};
 static const struct {
     const char *name;
     bool shares;
@@ -278,6 +283,9 @@ static int read_scalar(struct parse *p, const yaml_node_t *node, const struct ke
         return read_string(p, node, key, s, place);
     case TYPE_NETWORK:
         return read_word(p, node, key, s, networks, VG_COUNT(networks), "nat, host or none", place);
+    case TYPE_MAIL_TLS:
+        return read_word(p, node, key, s, mail_ways, VG_COUNT(mail_ways), "starttls, tls or none",
+                         place);
     case TYPE_PLACEMENT:
         return read_word(p, node, key, s, placements, VG_COUNT(placements),
                          "least-stranded, best-fit or spread", place);
@@ -323,6 +331,7 @@ int parse_value(struct parse *p, const yaml_node_t *node, const struct key *key,
     switch (key->type) {
     case TYPE_STRINGS:
     case TYPE_PATHS:
+    case TYPE_NETS:
         return parse_strings(p, node, key, place);
     case TYPE_LABELS:
         return parse_labels(p, node, key, place);
@@ -334,6 +343,10 @@ int parse_value(struct parse *p, const yaml_node_t *node, const struct key *key,
         return parse_section(p, node, SECTION_env, base);
     case TYPE_SECRETS:
         return parse_section(p, node, SECTION_secrets, base);
+    case TYPE_HOOKS:
+        return parse_section(p, node, SECTION_hooks, base);
+    case TYPE_MAIL:
+        return parse_section(p, node, SECTION_mail, base);
     case TYPE_NODE:
         return parse_section(p, node, SECTION_node, base);
     case TYPE_NODES:

@@ -4,6 +4,7 @@
 #include "base/util.h"
 #include "control/api.h"
 #include "control/audit.h"
+#include "control/hooks.h"
 #include "control/keys.h"
 #include "control/later.h"
 #include "control/persist.h"
@@ -243,6 +244,7 @@ void vg_api_user_remove(struct vg_call *call) {
     }
     vg_keys_remove_user(c, ref);
     vg_secrets_forget_user(c, ref);
+    vg_hooks_forget_user(c, ref);
     vg_tenants_remove_user(&c->tenants, ref);
     vg_peers_cut(c, ref, NULL, call->peer);
 }

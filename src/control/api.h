@@ -51,6 +51,10 @@ void vg_api_gpu_list(struct vg_call *call);
 void vg_api_gpu_set(struct vg_call *call);
 void vg_api_share_set(struct vg_call *call);
 void vg_api_series(struct vg_call *call);
+void vg_api_hook_set(struct vg_call *call);
+void vg_api_hook_list(struct vg_call *call);
+void vg_api_hook_remove(struct vg_call *call);
+void vg_api_hook_test(struct vg_call *call);
 /* What would happen to a request that was checked and resolved. */
 void vg_api_dry_run(struct vg_call *call, const struct vg_res *grant);
 

@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "control/history.h"
+#include "control/hooks.h"
 #include "control/job.h"
 #include "control/keys.h"
 #include "control/listen.h"
@@ -241,6 +242,8 @@ int vg_control_start(struct vg_control *c, uv_loop_t *loop, const struct vg_cont
     if (r >= 0)
         r = vg_users_ensure_team(c, err);
     if (r >= 0)
+        r = vg_hooks_load(c, err);
+    if (r >= 0)
         r = vg_metrics_start(c, err);
     if (r >= 0)
         r = vg_listen_start(c, opts->listen, err);
@@ -292,6 +295,7 @@ void vg_control_stop(struct vg_control *c, const char *why) {
     }
     vg_envs_stop(c);
     vg_timer_stop(&c->wake); /* the store's last answers may have begun something */
+    vg_hooks_stop(c);
     c->stopping = true;
     uv_close((uv_handle_t *)&c->housekeeping, NULL);
     uv_close((uv_handle_t *)&c->write_behind, NULL);

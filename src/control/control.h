@@ -61,7 +61,8 @@ struct vg_control {
     struct vg_list replays; /* replay.c's */
     struct vg_list watches; /* struct vg_follow.on_job of watchers */
 
-    size_t series_room; /* bytes that series may still take (series.h) */
+    size_t series_room;     /* bytes that series may still take (series.h) */
+    struct vg_hooks *hooks; /* owned; NULL: there are none */
     struct vg_counts counts;
     struct vg_rest *rest;             /* owned; NULL: nobody has asked over HTTP */
     struct vg_metrics *metrics;       /* owned; NULL: nobody is to look from outside */

@@ -15,6 +15,7 @@
 #include "control/family.h"
 #include "control/gang.h"
 #include "control/history.h"
+#include "control/hooks.h"
 #include "control/log-sync.h"
 #include "control/mirror.h"
 #include "control/nodes.h"
@@ -382,6 +383,9 @@ void vg_job_end(struct vg_job *j, int32_t status, enum vg_reason reason, const c
     vg_envs_release(j);
     vg_history_task(j);
     vg_series_ended(j);
+    vg_hook_task(j, "task.ended");
+    if (j->task->state == VG_TASK_FAILED)
+        vg_hook_task(j, "task.failed");
     vg_debug("task=%016llx ended status=%d reason=%s", (unsigned long long)j->task->id, status,
              vg_reason_name(reason));
     if (!vg_list_empty(&j->ctl->watches))
@@ -408,6 +412,7 @@ void vg_job_requeue(struct vg_job *j, const char *why) {
     j->log_round = 0;
     j->ready = j->gone = false;
     j->task->preempted += j->task->preempting && !vg_gang_is_member(j); /* a gang counts itself */
+    bool gave_way = j->task->preempting;
     j->task->preempting = false;
     if (vg_task_move(j->task, VG_TASK_QUEUED, vg_wall_usec(), text) < 0) {
         vg_job_end(j, 125, VG_INTERNAL, "the task could not be queued again");
@@ -415,6 +420,8 @@ void vg_job_requeue(struct vg_job *j, const char *why) {
     }
     vg_info("task=%016llx queued again: %s", (unsigned long long)j->task->id, text ? text : "");
     vg_job_event(j, VG__PB__RUN_EVENT__KIND__REQUEUED, text);
+    if (gave_way)
+        vg_hook_task(j, "task.preempted");
     vg_job_changed(j);
     if (j->ctl->settled) {
         if (vg_job_submit(j, &err) < 0)

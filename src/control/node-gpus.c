@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "control/api.h"
+#include "control/hooks.h"
 #include "control/place.h"
 #include "control/share.h"
 
@@ -224,6 +225,7 @@ void vg_agent_on_gpu_report(struct vg_call *call) {
             continue;
         vg_warn("node=%s gpu=%u drained: %s", a->node->name, i, g->fault);
         vg_node_gpu_drain(a, i, g->fault, NULL, NULL);
+        vg_hook_gpu(a, i, g->fault);
     }
     for (size_t i = 0; i < m->n_task; i++)
         take_use(a, m->task[i]);

@@ -8,6 +8,7 @@
 #include "control/bare.h"
 #include "control/env.h"
 #include "control/gang.h"
+#include "control/hooks.h"
 #include "control/mirror.h"
 #include "control/node-gpus.h"
 #include "control/node-tasks.h"
@@ -313,8 +314,11 @@ static void resume_followers(struct vg_nodelink *a) {
 
 static void become_ready(struct vg_nodelink *a) {
     enum vg_node_state to = a->drain ? VG_NODE_DRAINING : VG_NODE_READY;
-    if (a->node->state != to && a->node->state != VG_NODE_QUARANTINED)
+    if (a->node->state != to && a->node->state != VG_NODE_QUARANTINED) {
         vg_node_move(a->node, to, vg_wall_usec());
+        if (to == VG_NODE_READY)
+            vg_hook_node(a, "node.ready", NULL);
+    }
     a->reported = true;
     a->refuses = false;
     vg_nodelink_update(a);

@@ -8,6 +8,7 @@
 #include "control/api.h"
 #include "control/bare.h"
 #include "control/gang.h"
+#include "control/hooks.h"
 #include "control/node-gpus.h"
 #include "control/nodes.h"
 #include "control/place.h"
@@ -30,6 +31,7 @@ void vg_node_task_started(struct vg_job *j, uint64_t started_usec) {
     vg_job_arm_limit(j);
     vg_job_event(j, VG__PB__RUN_EVENT__KIND__STARTED, NULL);
     vg_job_changed(j);
+    vg_hook_task(j, "task.started");
     vg_logs_look_again(j);
 }
 

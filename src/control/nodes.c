@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "control/gang.h"
+#include "control/hooks.h"
 #include "control/job.h"
 #include "control/node-gpus.h"
 #include "control/peer.h"
@@ -156,6 +157,7 @@ static void node_lost(struct vg_nodelink *a) {
              (unsigned long long)(a->ctl->conf.lease_usec / VG_USEC));
     vg_warn("%s", why);
     vg_node_move(a->node, VG_NODE_LOST, vg_wall_usec());
+    vg_hook_node(a, "node.lost", why);
     if (!a->ctl->settled && !a->reported)
         a->ctl->silent_node = a->node->id;
     a->alive_before = a->kept = false;

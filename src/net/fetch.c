@@ -379,7 +379,9 @@ int vg_fetch_start(struct vg_fetcher *f, const struct vg_fetch_req *req, vg_fetc
         return r;
     if (req->max_bytes)
         c->max_bytes = req->max_bytes;
-    c->guard = f->proxy[0] ? NULL : req->guard;
+    const char *proxy = req->proxy ? req->proxy : f->proxy;
+    curl_easy_setopt(c->easy, CURLOPT_PROXY, proxy);
+    c->guard = proxy[0] ? NULL : req->guard;
     c->guard_user = req->guard_user;
     curl_easy_setopt(c->easy, CURLOPT_OPENSOCKETFUNCTION, on_open);
     curl_easy_setopt(c->easy, CURLOPT_OPENSOCKETDATA, c);

@@ -46,6 +46,7 @@ struct vg_fetch_req {
     const char *user, *password; /* basic authentication; NULL: none */
     uint64_t usec;               /* 0: VG_FETCH_USEC */
     size_t max_bytes;            /* 0: VG_FETCH_BODY_MAX */
+    const char *proxy;           /* as the fetcher's, of this call alone; NULL: the fetcher's */
     unsigned redirects;          /* 0: one is an answer like any other */
     vg_fetch_guard guard;        /* NULL: every address; not asked for a proxy's */
     void *guard_user;

@@ -178,6 +178,20 @@ const char *const vg_migrations[] = {
     " DELETE FROM secrets WHERE scope='user:'||OLD.name; END;"
     "CREATE TRIGGER teams_secrets_gone AFTER DELETE ON teams BEGIN"
     " DELETE FROM secrets WHERE scope='team:'||OLD.name; END;",
+
+    /* Whom people want to be told, and what is on its way to them. */
+    "CREATE TABLE hooks(user TEXT NOT NULL, name TEXT NOT NULL, url TEXT NOT NULL,"
+    " scope TEXT NOT NULL, events TEXT NOT NULL, sealed BLOB NOT NULL, paused INTEGER NOT NULL,"
+    " created_usec INTEGER NOT NULL, sent INTEGER NOT NULL, failed INTEGER NOT NULL,"
+    " last_usec INTEGER NOT NULL, failing_usec INTEGER NOT NULL, last_error TEXT NOT NULL,"
+    " PRIMARY KEY(user, name)) WITHOUT ROWID;"
+    "CREATE TABLE outbox(id TEXT PRIMARY KEY, user TEXT NOT NULL, hook TEXT NOT NULL,"
+    " event TEXT NOT NULL, body BLOB NOT NULL, created_usec INTEGER NOT NULL);"
+    "CREATE INDEX outbox_hook ON outbox(user, hook);"
+    "CREATE TRIGGER hooks_gone AFTER DELETE ON hooks BEGIN"
+    " DELETE FROM outbox WHERE user=OLD.user AND hook=OLD.name; END;"
+    "CREATE TRIGGER users_gone_hooks AFTER DELETE ON users BEGIN"
+    " DELETE FROM hooks WHERE user=OLD.name; END;",
 };
 const size_t vg_n_migrations = VG_COUNT(vg_migrations);
 

@@ -247,6 +247,20 @@ int vg_store_get_meta(struct vg_store *s, const char *key, char **ret) {
     return 0;
 }
 
+READER(hooks, vg_hook_row,
+       "SELECT user,name,url,scope,events,sealed,paused,created_usec,sent,failed,last_usec,"
+       "failing_usec,last_error FROM hooks ORDER BY user,name",
+       .user = store_text(q, 0), .name = store_text(q, 1), .url = store_text(q, 2),
+       .scope = store_text(q, 3), .events = store_text(q, 4), .sealed = store_blob(q, 5),
+       .paused = store_u64(q, 6) != 0, .created_usec = store_u64(q, 7), .sent = store_u64(q, 8),
+       .failed = store_u64(q, 9), .last_usec = store_u64(q, 10), .failing_usec = store_u64(q, 11),
+       .last_error = store_text(q, 12))
+
+READER(outbox, vg_outbox_row,
+       "SELECT id,user,hook,event,body,created_usec FROM outbox ORDER BY created_usec,id",
+       .id = store_text(q, 0), .user = store_text(q, 1), .hook = store_text(q, 2),
+       .event = store_text(q, 3), .body = store_blob(q, 4), .created_usec = store_u64(q, 5))
+
 struct one_blob {
     int (*cb)(void *, struct vg_bytes);
     void *arg;

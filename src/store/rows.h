@@ -207,6 +207,23 @@ struct vg_memory_row {
 
 /* An entry of the audit log. Each carries a hash of itself and of the one before (store/audit.h).
  */
+/* Whom somebody wants to be told. */
+struct vg_hook_row {
+    const char *user, *name, *url, *scope;
+    const char *events; /* lines */
+    struct vg_bytes sealed;
+    bool paused;
+    uint64_t created_usec, sent, failed, last_usec, failing_usec;
+    const char *last_error;
+};
+
+/* An event on its way to a hook. */
+struct vg_outbox_row {
+    const char *id, *user, *hook, *event;
+    struct vg_bytes body;
+    uint64_t created_usec;
+};
+
 struct vg_audit_row {
     uint64_t when_usec;
     const char *who, *what;

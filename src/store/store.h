@@ -139,6 +139,14 @@ int vg_store_del_budget(struct vg_store *s, const char *name, vg_store_cb *cb, v
 int vg_store_put_memory(struct vg_store *s, const struct vg_memory_row *row, uint64_t saved_usec);
 int vg_store_prune_memory(struct vg_store *s, uint64_t before_usec);
 
+int vg_store_put_hook(struct vg_store *s, const struct vg_hook_row *row, enum vg_store_sync sync,
+                      vg_store_cb *cb, void *arg);
+/* With what waits for it. Durable. */
+int vg_store_del_hook(struct vg_store *s, const char *user, const char *name, vg_store_cb *cb,
+                      void *arg);
+/* Commit; the same id again changes nothing. */
+int vg_store_put_outbox(struct vg_store *s, const struct vg_outbox_row *row);
+int vg_store_del_outbox(struct vg_store *s, const char *id); /* lazy */
 /* Lazy, and replaces; goes with its task. */
 int vg_store_put_series(struct vg_store *s, uint64_t task, struct vg_bytes data);
 
@@ -180,6 +188,11 @@ int vg_store_load_memory(struct vg_store *s, int (*cb)(void *, const struct vg_m
 /* All that is known of one task's attempts, in order. */
 int vg_store_load_attempts(struct vg_store *s, uint64_t task,
                            int (*cb)(void *, const struct vg_attempt_row *), void *arg);
+int vg_store_load_hooks(struct vg_store *s, int (*cb)(void *, const struct vg_hook_row *),
+                        void *arg);
+/* Oldest first. */
+int vg_store_load_outbox(struct vg_store *s, int (*cb)(void *, const struct vg_outbox_row *),
+                         void *arg);
 /* -ENOENT: there is none. */
 int vg_store_get_series(struct vg_store *s, uint64_t task, int (*cb)(void *, struct vg_bytes data),
                         void *arg);

@@ -460,3 +460,49 @@ int vg_store_put_series(struct vg_store *s, uint64_t task, struct vg_bytes data)
     add_blob(&v, data);
     return queue(s, STMT_SERIES_PUT, VG_STORE_LAZY, &v, NULL, NULL);
 }
+
+/* ------------------------------------------------------------------ hooks */
+
+int vg_store_put_hook(struct vg_store *s, const struct vg_hook_row *row, enum vg_store_sync sync,
+                      vg_store_cb *cb, void *arg) {
+    struct vals v = {0};
+    add_text(&v, row->user);
+    add_text(&v, row->name);
+    add_text(&v, row->url);
+    add_text(&v, row->scope);
+    add_text(&v, row->events);
+    add_blob(&v, row->sealed);
+    ADD_BOOL(row->paused);
+    ADD_U64(row->created_usec);
+    ADD_U64(row->sent);
+    ADD_U64(row->failed);
+    ADD_U64(row->last_usec);
+    ADD_U64(row->failing_usec);
+    add_text(&v, row->last_error);
+    return queue(s, STMT_HOOK_PUT, sync, &v, cb, arg);
+}
+
+int vg_store_del_hook(struct vg_store *s, const char *user, const char *name, vg_store_cb *cb,
+                      void *arg) {
+    struct vals v = {0};
+    add_text(&v, user);
+    add_text(&v, name);
+    return queue(s, STMT_HOOK_DEL, VG_STORE_DURABLE, &v, cb, arg);
+}
+
+int vg_store_put_outbox(struct vg_store *s, const struct vg_outbox_row *row) {
+    struct vals v = {0};
+    add_text(&v, row->id);
+    add_text(&v, row->user);
+    add_text(&v, row->hook);
+    add_text(&v, row->event);
+    add_blob(&v, row->body);
+    ADD_U64(row->created_usec);
+    return queue(s, STMT_OUTBOX_PUT, VG_STORE_COMMIT, &v, NULL, NULL);
+}
+
+int vg_store_del_outbox(struct vg_store *s, const char *id) {
+    struct vals v = {0};
+    add_text(&v, id);
+    return queue(s, STMT_OUTBOX_DEL, VG_STORE_LAZY, &v, NULL, NULL);
+}

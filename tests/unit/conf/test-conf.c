@@ -90,6 +90,43 @@ Test(conf, the_command_for_master_keys_is_a_list_of_words) {
                               "key_command");
 }
 
+Test(conf, hooks_and_mail) {
+    struct vg_conf c;
+    struct vg_err err = VG_ERR_INIT;
+    cr_assert_eq(parse("hooks: {allow: [10.0.0.0/8, '::1'], proxy: 'http://p:3128', ca: /ca, "
+                       "retry: 1s, give_up: 2h, pause_after: 4d}\n"
+                       "mail: {server: 'm:587', from: a@b.org, tls: tls, user: u, "
+                       "password_file: /p, ca: /ca2}\n",
+                       &c, &err),
+                 0, "%s", err.msg);
+    cr_expect(c.hooks.allow.n == 2 && c.hooks.retry_usec == VG_USEC);
+    cr_expect(c.hooks.give_up_usec == 7200 * VG_USEC && c.hooks.pause_usec == 345600 * VG_USEC);
+    cr_expect_str_eq(c.hooks.proxy, "http://p:3128");
+    cr_expect_str_eq(c.hooks.ca, "/ca");
+    cr_expect_str_eq(c.mail.server, "m:587");
+    cr_expect_str_eq(c.mail.from, "a@b.org");
+    cr_expect_str_eq(c.mail.user, "u");
+    cr_expect_str_eq(c.mail.password_file, "/p");
+    cr_expect_str_eq(c.mail.ca, "/ca2");
+    cr_expect_eq(c.mail.tls, VG_MAIL_TLS);
+    vg_conf_done(&c);
+    static const struct {
+        const char *text, *words;
+    } bad[] = {
+        {"hooks: {allow: [here]}\n", "10.0.0.0/8"},
+        {"hooks: {allow: [10.0.0.0/33]}\n", "10.0.0.0/8"},
+        {"mail: {server: 'm:25'}\n", "'from'"},
+        {"mail: {server: m, from: a@b}\n", "HOST:PORT"},
+        {"mail: {server: 'm:25', from: 'A <a@b>'}\n", "an address like"},
+        {"mail: {server: 'm:25', from: a@b, user: u}\n", "go together"},
+        {"mail: {server: 'm:25', from: a@b, tls: maybe}\n", "starttls, tls or none"},
+        {"mail: {server: 'm:25', from: a@b, tls: none, user: u, password_file: /p}\n", "readable"}};
+    for (size_t i = 0; i < VG_COUNT(bad); i++) {
+        cr_expect_lt(parse(bad[i].text, &c, &err), 0, "%s", bad[i].text);
+        cr_expect(strstr(err.msg, bad[i].words), "%s: %s", bad[i].text, err.msg);
+    }
+}
+
 Test(conf, a_pool_of_bare_metal_has_the_nodes_network) {
     struct vg_conf c;
     struct vg_err err = VG_ERR_INIT;
@@ -125,7 +162,7 @@ Test(conf, each_mistake_has_its_sentence) {
         {"\nxyzzy: 1",
          "c.yaml:2: unknown key 'xyzzy' in the configuration; the keys there are "
          "listen, advertise, metrics, web, web_cert, web_key, access, limits, node, env, secrets, "
-         "lease, heartbeat, node_certificate, default_pool, pools, currency, energy, "
+         "hooks, mail, lease, heartbeat, node_certificate, default_pool, pools, currency, energy, "
          "scheduler, queues, "
          "maintenance, reservations"},
         {"lease: 1m\nlease: 2m", "c.yaml:2: 'lease' stands twice in the configuration; keep one"},

@@ -1,8 +1,8 @@
 /* Asking other servers: against a small one in a thread, which answers by the path. */
 #include "base/cleanup.h"
+#include "base/public-addr.h"
 #include "base/util.h"
 #include "net/fetch.h"
-#include "net/public-addr.h"
 
 #include <arpa/inet.h>
 #include <criterion/criterion.h>

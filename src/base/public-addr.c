@@ -1,6 +1,6 @@
 /* Which addresses belong to the internet at large; see the header. Every address is looked at as
    128 bits, IPv4 as the mapped form of RFC 4291. */
-#include "net/public-addr.h"
+#include "base/public-addr.h"
 
 #include "base/cleanup.h"
 #include "base/util.h"
