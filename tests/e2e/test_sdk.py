@@ -299,6 +299,42 @@ if __name__ == "__main__":
     assert out == "fine\n"
 
 
+def test_methods_take_their_object_along(sdk):
+    out = script(sdk, """
+import virga
+class Model:
+    def __init__(self, k): self.k = k
+    @virga.function(pool="cpu", concurrency=1)
+    def scale(self, x): return x * self.k
+if __name__ == "__main__":
+    m = Model(3)
+    print(m.scale.remote(5), m.scale(6), list(Model(2).scale.map([1, 2])), Model.scale.pool().started)
+""")
+    assert out == "15 18 [2, 4] 1\n"
+
+
+def test_what_is_awaited_and_cancelled_is_cancelled_there(sdk):
+    out = script(sdk, """
+import asyncio, time, virga
+@virga.function(pool="cpu")
+def nap(): time.sleep(600)
+async def main():
+    for what in (nap.aio(), virga.arun(["sleep", "600"], pool="cpu")):
+        task = asyncio.ensure_future(what)
+        while not [t for t in virga._programs.virga_json("task", "list") if t["state"] == "running"]:
+            await asyncio.sleep(0.02)
+        task.cancel()
+        try:
+            await task
+        except asyncio.CancelledError:
+            print("cancelled")
+        while virga._programs.virga_json("task", "list"):
+            await asyncio.sleep(0.02)
+asyncio.run(main())
+""")
+    assert out == "cancelled\ncancelled\n"
+
+
 def test_functions_call_functions(sdk):
     out = script(sdk, """
 import virga

@@ -1,7 +1,6 @@
 """Commands on the cloud: run() waits for the end as subprocess.run does, submit() gives a handle at once."""
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import os
 import signal
@@ -204,6 +203,7 @@ def run(command: Command, *, input: Text = None, stdin: Any = None, capture: boo
 async def arun(command: Command, *, input: Text = None, capture: bool = False, text: bool = True, stream: Optional[Stream] = None,
                check: bool = False, timeout: Optional[float] = None, **options: Any) -> CompletedTask:
     """run() for `await`: the loop goes on meanwhile. Cancelling the await cancels the task. It reads no standard input."""
+    import asyncio
     stdin = None if input is not None else subprocess.DEVNULL
     running = _Running(command, input, stdin, capture, text, stream, Options(**options))
     try:
@@ -216,6 +216,7 @@ async def arun(command: Command, *, input: Text = None, capture: bool = False, t
 
 async def in_thread(func: Callable[..., Any], *args: Any) -> Any:
     """Something that blocks, in a thread of its own: the loop's pool of threads is small, and tasks are long."""
+    import asyncio  # here and below only: it takes as long to import as all the rest, and workers do not need it
     loop = asyncio.get_running_loop()
     done: "asyncio.Future[Any]" = loop.create_future()
 
@@ -330,6 +331,7 @@ class Task:
 
     async def alogs(self, follow: bool = True) -> AsyncIterator[str]:
         """logs() for `async for`."""
+        import asyncio
         proc = await asyncio.create_subprocess_exec(*self._logs(follow), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                                     stderr=subprocess.STDOUT, limit=1 << 22)
         assert proc.stdout

@@ -1,10 +1,10 @@
 """Functions that run on the cloud: @virga.function."""
 from __future__ import annotations
 
-import asyncio
 import collections
 import functools
 import queue
+import types
 from typing import (Any, AsyncIterator, Callable, Deque, Dict, Generic, Iterable, Iterator, Optional, Sequence, Tuple, Type, TypeVar, Union,
                     overload)
 
@@ -38,6 +38,14 @@ class Function(Generic[R]):
     def local(self, *args: Any, **kwargs: Any) -> R:
         """Runs it here."""
         return self.__wrapped__(*args, **kwargs)
+
+    def __get__(self, instance: Any, _owner: Any = None) -> "Function[R]":
+        """Of a method: the same for an object, which travels along. The workers are shared."""
+        if instance is None:
+            return self
+        bound: Function[R] = Function(types.MethodType(self.__wrapped__, instance), self.options, **self._policy)
+        bound._pool = self.pool()
+        return bound
 
     @property
     def _name(self) -> str:
@@ -147,6 +155,7 @@ class _Aio(Generic[R]):
         self._function = function
 
     async def __call__(self, *args: Any, **kwargs: Any) -> R:
+        import asyncio
         value: R = await asyncio.wrap_future(self._function.spawn(*args, **kwargs))
         return value
 
