@@ -36,6 +36,7 @@ enum {
     O_QUIET,
     O_NAME,
     O_LABEL,
+    O_PROJECT,
     O_PRIORITY,
     O_TIME,
     O_RETRIES,
@@ -90,6 +91,7 @@ enum {
         {"directory", 'C', "DIR", "start in this directory", O_DIR},                               \
         {"name", 'n', "NAME", "name the task", O_NAME},                                            \
         {"label", 'l', "K=V", "label the task; may be given again", O_LABEL},                      \
+        {"project", 0, "NAME", "charge it to this project, too", O_PROJECT},                       \
         {"priority", 0, "P", "0 to 100, default 50; higher goes first", O_PRIORITY},               \
         {"time", 0, "LIMIT", "end it after this long: 90s, 10m, 2h", O_TIME},                      \
         {"retries", 0, "N", "start it again up to N times when it fails", O_RETRIES},              \
@@ -408,6 +410,11 @@ int vg_spec_opt(struct vg_spec_opts *o, struct vg_opt_state *st, int id, const c
         return 0;
     case O_NAME:
         o->spec.name = (char *)arg;
+        return 0;
+    case O_PROJECT:
+        if (!*arg)
+            return vg_opt_bad(st, "names no project");
+        o->spec.project = (char *)arg;
         return 0;
     case O_LABEL:
         return add_label(st, arg, o->labels, &o->spec.n_label);

@@ -299,6 +299,23 @@ if __name__ == "__main__":
     assert out == "fine\n"
 
 
+def test_what_is_asked_for_by_keyword_is_what_the_task_has(sdk):
+    sdk.virga("secret", "set", "API_KEY", input=b"hush-8431", check=0)
+    out = script(sdk, """
+import os, virga
+@virga.function(pool="cpu", name="asked", labels={"a": "b"}, secrets=["API_KEY"], env={"X": "y"}, project="vision", priority=40, time_limit="5m",
+                cpus=0.25, mem="200M", idle=0)
+def f(): return os.environ["VIRGA_TASK_ID"], os.environ["API_KEY"][:4], os.environ["X"]
+if __name__ == "__main__":
+    task, secret, x = f.remote()
+    t = virga.Task(task).info()
+    print(secret, x, t["name"], t["labels"]["a"], t["priority"], t["want"]["cpu_milli"], t["want"]["mem_bytes"] >> 20, t["time_limit_usec"] // 10**6)
+    virga.run(["sh", "-c", "test $API_KEY = hush-8431"], secrets=["API_KEY"], check=True, max_cost=5, project="vision")
+    virga.submit(["true"], project="vision", preemptible=True, retries=1, key="once-only").result()
+""")
+    assert out == "hush y asked b 40 250 200 300\n"
+
+
 def test_methods_take_their_object_along(sdk):
     out = script(sdk, """
 import virga

@@ -293,6 +293,11 @@ Test(spec, schedules_are_one_interval_or_five_fields) {
 Test(spec, policy_is_carried) {
     OK("--preemptible", "--grace", "30s", "--grace-signal", "sigusr1", "--max-cost", "12.50",
        "--priority", "70", "--time", "2h", "--key", "nightly-1", "--node-label", "rack=b", "-l",
+       "a=b", "--project", "vision");
+    cr_assert_str_eq(set.spec.project, "vision");
+    REFUSED("option '--project': names no project", "--project", "");
+    OK("--preemptible", "--grace", "30s", "--grace-signal", "sigusr1", "--max-cost", "12.50",
+       "--priority", "70", "--time", "2h", "--key", "nightly-1", "--node-label", "rack=b", "-l",
        "a=b");
     cr_assert(set.spec.preemptible);
     cr_assert_eq(set.spec.grace_usec, 30 * VG_USEC);
