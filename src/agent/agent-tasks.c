@@ -763,6 +763,18 @@ void vg_tasks_forget_exited(struct vg_agent *a) {
 
 /* ------------------------------------------------------------------ greeting */
 
+/* Of a keeper that was found and has not cut them off: nobody here has a use for them. */
+static void drop_secrets(Vg__Pb__Start *start) {
+    for (size_t i = 0; i < start->n_secret; i++) {
+        if (start->secret[i]->value.len)
+            explicit_bzero(start->secret[i]->value.data, start->secret[i]->value.len);
+        vg__pb__secret_value__free_unpacked(start->secret[i], NULL);
+    }
+    free(start->secret);
+    start->secret = NULL;
+    start->n_secret = 0;
+}
+
 Vg__Pb__Start *vg_tasks_read_start(const struct vg_agent_task *t) {
     if (t->start_fd < 0 || t->start_bytes == 0)
         return NULL;
@@ -771,6 +783,8 @@ Vg__Pb__Start *vg_tasks_read_start(const struct vg_agent_task *t) {
         return NULL;
     Vg__Pb__Start *start = vg__pb__start__unpack(NULL, t->start_bytes, p);
     munmap(p, t->start_bytes);
+    if (start)
+        drop_secrets(start);
     return start;
 }
 

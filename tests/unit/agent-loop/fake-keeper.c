@@ -1,5 +1,6 @@
 /* A keeper and a node without any sandbox: what the agent sees of them, and nothing more. The
    command's first word says what the task does: "exit N" ends at once, "hold" until it is killed,
+   "secret TEXT" ends well when that came as a secret behind the rest, "keep TEXT" holds then,
    "log TEXT" sends one log packet and ends when it was acknowledged, "share" holds and logs what it
    is told of its share of a GPU. */
 #include "agent/keeper.h"
@@ -79,7 +80,18 @@ static Vg__Pb__Start *read_start(int fd) {
     return s;
 }
 
-static void on_start(struct fake *f, int *fds, size_t n_fds, uint64_t mask) {
+/* One secret, and none in the first `bytes`. */
+static bool has_secret(int fd, const Vg__Pb__Start *s, const char *text, uint64_t bytes) {
+    struct stat st;
+    uint8_t rest[4096];
+    if (fstat(fd, &st) < 0 || (uint64_t)st.st_size <= bytes || s->n_secret != 1)
+        return false;
+    ssize_t n = pread(fd, rest, VG_MIN(bytes, sizeof(rest)), 0);
+    return n == (ssize_t)bytes && s->secret[0]->value.len == strlen(text) &&
+           memcmp(s->secret[0]->value.data, text, strlen(text)) == 0;
+}
+
+static void on_start(struct fake *f, int *fds, size_t n_fds, uint64_t mask, uint64_t bytes) {
     struct fake_task *t = f->task;
     while (t->state)
         t++;
@@ -95,6 +107,7 @@ static void on_start(struct fake *f, int *fds, size_t n_fds, uint64_t mask) {
     if ((mask & 1) && n_fds > 1 && strcmp(t->word, "say") == 0)
         if (write(fds[1], t->arg, strlen(t->arg)) < 0)
             _exit(4);
+    bool secret = has_secret(t->start_fd, s, t->arg, bytes);
     vg__pb__start__free_unpacked(s, NULL);
     f->had_task = true;
     t->state = VG__PB__TASK_REPORT__STATE__RUNNING;
@@ -103,6 +116,8 @@ static void on_start(struct fake *f, int *fds, size_t n_fds, uint64_t mask) {
         end_task(f, t, (int32_t)strtol(t->arg, NULL, 10), "");
     else if (strcmp(t->word, "say") == 0)
         end_task(f, t, 0, "");
+    else if (strcmp(t->word, "secret") == 0 || (strcmp(t->word, "keep") == 0 && !secret))
+        end_task(f, t, secret ? 0 : 9, "");
     else if (strcmp(t->word, "log") == 0)
         vg_kpkt_send(f->agent, VG_K_LOG, t->id, 0, 0, t->arg, strlen(t->arg), NULL, 0);
 }
@@ -155,7 +170,7 @@ static void on_packet(struct fake *f, const struct vg_kpkt *p, const uint8_t *da
     struct fake_task *t = find(f, p->id);
     char text[200];
     if (p->kind == VG_K_START) {
-        on_start(f, fds, n_fds, p->a);
+        on_start(f, fds, n_fds, p->a, p->b);
     } else if (p->kind == VG_K_KILL && t && t->state != VG__PB__TASK_REPORT__STATE__EXITED) {
         snprintf(text, sizeof(text), "%.*s", (int)p->len, (const char *)data);
         end_task(f, t, 128 + (int32_t)p->a, text);

@@ -125,6 +125,7 @@ struct order {
     uint32_t stream;
     uint32_t milli; /* its share of card 0 */
     uint64_t turn_usec;
+    const char *secret;
 };
 
 static void start(struct order o) {
@@ -157,6 +158,14 @@ static void start(struct order o) {
         s.gpu = &card;
         s.n_gpu = 1;
         s.gpu_turn_usec = o.turn_usec;
+    }
+    Vg__Pb__SecretValue value = VG__PB__SECRET_VALUE__INIT, *list[] = {&value};
+    if (o.secret) {
+        value.as_var = "S";
+        value.has_value = true;
+        value.value = (ProtobufCBinaryData){strlen(o.secret), (uint8_t *)o.secret};
+        s.secret = list;
+        s.n_secret = 1;
     }
     env.body_case = VG__PB__ENVELOPE__BODY_START;
     env.start = &s;
@@ -415,6 +424,35 @@ Test(agent_loop, a_killed_agents_tasks_are_found_again) {
 
 Test(agent_loop, an_agent_that_is_asked_to_leave_leaves_its_tasks_alone) {
     restart_with(SIGTERM);
+}
+
+/* This keeper leaves them where they came, so what is told after a restart is the agent's own care.
+ */
+Test(agent_loop, secrets_reach_the_keeper_and_are_never_told_again) {
+    begin();
+    start((struct order){.id = 1, .word = "secret", .arg = "open sesame", .secret = "open sesame"});
+    started(1);
+    ended(1, 0);
+    ack_exit(1);
+    start((struct order){.id = 2, .word = "keep", .arg = "open sesame", .secret = "open sesame"});
+    started(2);
+    for (int i = 0; i < 2; i++) {
+        if (i) {
+            stop(SIGKILL);
+            hang_up();
+            launch();
+        } else {
+            hang_up();
+        }
+        const Vg__Pb__AgentHello *h = meet();
+        cr_assert_eq(h->n_task, 1);
+        cr_assert(h->task[0]->start && h->task[0]->start->n_secret == 0);
+        welcome(LEASE_USEC);
+        started(2);
+    }
+    kill_task(2, SIGTERM);
+    ended(2, 128 + SIGTERM);
+    ack_exit(2);
 }
 
 Test(agent_loop, a_dead_keeper_means_a_lost_task) {
