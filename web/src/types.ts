@@ -104,6 +104,7 @@ export interface Spec {
   image?: string;
   tty?: { rows: number; cols: number } | null;
   stdin_open?: boolean;
+  session?: string;
 }
 
 export interface TaskPage {

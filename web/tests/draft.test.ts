@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { again, BLANK, body, line, takeDraft, Unclear, type Draft } from "../src/model/draft";
+import { again, BLANK, body, line, reach, takeDraft, Unclear, type Draft } from "../src/model/draft";
 import type { Task } from "../src/types";
 
 const draft = (more: Partial<Draft>): Draft => ({ ...BLANK, ...more });
@@ -23,6 +23,15 @@ test("a terminal has a screen and an input", () => {
   assert.deepEqual(b.argv, ["/bin/bash", "-l"]);
   assert.ok(b.tty && b.stdin_open);
   assert.match(line(draft({ kind: "shell" })), /^vrun -- /);
+});
+
+test("a notebook lives in a session, and says how it is reached", () => {
+  const d = draft({ kind: "notebook", name: "nb", gpu: "whole" });
+  const b = body(d);
+  assert.equal(b.session, "nb");
+  assert.equal(line(d), "virga notebook --gpus 1 -n nb");
+  assert.equal(reach({ session: "nb", argv: b.argv } as unknown as Task), "vrun -s nb -p 8888:8888 -- sleep infinity");
+  assert.equal(reach({ session: "nb", argv: ["a"] } as unknown as Task), null);
 });
 
 test("what cannot be understood names its field", () => {

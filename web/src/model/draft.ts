@@ -38,7 +38,8 @@ export const BLANK: Draft = {
   preemptible: false, maxCost: "", priority: "",
 };
 
-const NOTEBOOK = ["jupyter", "lab", "--no-browser", "--ip=127.0.0.1", "--port=8888"];
+export const NOTEBOOK_PORT = 8888;
+const NOTEBOOK = ["jupyter", "lab", "--no-browser", "--ip=127.0.0.1", `--port=${NOTEBOOK_PORT}`];
 const SHELL = ["/bin/bash", "-l"];
 const SCREEN = { rows: 24, cols: 80 };
 
@@ -110,6 +111,7 @@ export function body(d: Draft): Spec {
   if (d.priority.trim()) b.priority = Math.round(number(d, "priority", "Priority", 0, 100000));
   if (d.preemptible) b.preemptible = true;
   if (d.maxCost.trim()) b.max_cost_micro = parsed(d, "maxCost", parseMoney, "an amount such as 12.50");
+  if (d.kind === "notebook") b.session = b.name ?? "notebook"; // a place that a port can be led out of
   if (d.kind === "shell") {
     b.tty = SCREEN;
     b.stdin_open = true;
@@ -120,8 +122,7 @@ export function body(d: Draft): Spec {
 /** The command that does the same. */
 export function line(d: Draft): string {
   const b = body(d);
-  const batch = d.kind !== "shell";
-  const out = [batch ? "vbatch" : "vrun"];
+  const out = [{ command: "vbatch", shell: "vrun", notebook: "virga notebook" }[d.kind]];
   const add = (option: string, value: string | number | undefined | false) => {
     if (value !== undefined && value !== false && value !== "") out.push(option, quote(String(value)));
   };
@@ -145,8 +146,13 @@ export function line(d: Draft): string {
   add("--priority", b.priority);
   if (b.preemptible) out.push("--preemptible");
   if (b.max_cost_micro) add("--max-cost", d.maxCost.trim());
-  out.push("--", commandLine(b.argv));
+  if (d.kind !== "notebook") out.push("--", commandLine(b.argv));
   return out.join(" ");
+}
+
+/** How a port of a notebook's task is reached from one's own machine; null: it is none. */
+export function reach(t: Task): string | null {
+  return t.session && t.argv[0] === "jupyter" ? `vrun -s ${quote(t.session)} -p ${NOTEBOOK_PORT}:${NOTEBOOK_PORT} -- sleep infinity` : null;
 }
 
 let kept: Draft | null = null;
@@ -160,7 +166,7 @@ export function again(t: Task) {
   const mib = (n?: number) => (n ? (n % 2 ** 30 === 0 ? `${n / 2 ** 30}G` : `${Math.round(n / 2 ** 20)}M`) : "");
   kept = {
     ...BLANK,
-    kind: s.tty ? "shell" : "command",
+    kind: s.tty ? "shell" : argv.join(" ") === NOTEBOOK.join(" ") ? "notebook" : "command",
     command: shell ? argv[2] : commandLine(argv),
     name: t.name ?? "",
     pool: s.pool ?? t.pool ?? "",

@@ -8,7 +8,8 @@ import { useGet } from "../load";
 import { lazy, Suspense } from "preact/compat";
 import { heat } from "../ui/heat";
 import type { Gpu, NodeInfo } from "../types";
-import { Ask, Bones, Chip, Empty, Failure, Field, Meter, Panel, say, When } from "../ui/parts";
+import { Icon } from "../ui/icons";
+import { Ask, Bones, Chip, CopyButton, Empty, Failure, Field, Meter, Panel, say, When } from "../ui/parts";
 
 const Plots = lazy(() => import("../ui/plots"));
 
@@ -106,13 +107,26 @@ function NodeDialog({ n, close }: { n: NodeInfo; close: () => void }) {
   );
 }
 
+function Invite({ close }: { close: () => void }) {
+  const got = useSignal<{ address: string; token: string } | null>(null);
+  const line = got.value && `virga join ${got.value.address} --token ${got.value.token}`;
+  return (
+    <Ask title="Invite a node" yes={got.value ? "Done" : "Make an invitation"} close={close} stay={!got.value}
+      act={async () => { if (!got.value) got.value = await call("POST", "/nodes/invite", {}); }}>
+      {line ? <><p>On the machine that shall join, as root:</p><code class="code">{line}</code><div><CopyButton text={line} /></div></>
+        : <p>An invitation lets one machine join, once.</p>}
+    </Ask>
+  );
+}
+
 export function Cluster() {
   const nodes = useGet<{ nodes: NodeInfo[] }>("/nodes");
   const gpus = useGet<{ gpus: Gpu[] }>("/gpus", { live: 1 });
   const open = useSignal<{ node: string; index: number } | null>(null);
   const about = useSignal<string | null>(null);
+  const inviting = useSignal(false);
   useEffect(() => on("node", (n) => nodes.put((d) => ({
-    nodes: d.nodes.some((x) => x.name === n.name) ? d.nodes.map((x) => (x.name === n.name ? n : x)) : [...d.nodes, n],
+    nodes: [...d.nodes.filter((x) => x.name !== n.name), ...(n.state === "gone" ? [] : [n])],
   }))), []);
   useEffect(() => on("gpus", (g) => gpus.put((d) => {
     const told = new Set(g.gpus.map((x) => x.node));
@@ -131,6 +145,7 @@ export function Cluster() {
         <div class="legend" role="img" aria-label="Colour: use of the GPU, from none to full">
           <span class="muted">use</span>{[0, 1, 2, 3, 4, 5].map((h) => <i key={h} class="swatch" data-heat={h} />)}<span class="muted">full</span>
         </div>
+        {isAdmin() && <button class="button" type="button" onClick={() => (inviting.value = true)}><Icon name="plus" />Node</button>}
       </div>
       <dl class="tiles">
         <div class="tile"><dt>Nodes</dt><dd>{nodes.data ? nodes.data.nodes.filter((n) => n.state === "ready").length : "–"} <small>of {nodes.data?.nodes.length ?? "–"} ready</small></dd></div>
@@ -153,6 +168,7 @@ export function Cluster() {
         </div>
       )}
       {chosen && <GpuDialog g={chosen} close={() => (open.value = null)} />}
+      {inviting.value && <Invite close={() => (inviting.value = false)} />}
       {node && <NodeDialog n={node} close={() => (about.value = null)} />}
     </>
   );

@@ -14,7 +14,7 @@ import { Icon } from "../ui/icons";
 const KINDS: { key: Kind; name: string; hint: string }[] = [
   { key: "command", name: "Command", hint: "runs by itself; its output is kept" },
   { key: "shell", name: "Terminal", hint: "a shell, or a program to type into" },
-  { key: "notebook", name: "Notebook", hint: "JupyterLab; reach it by virga ssh or vrun -p" },
+  { key: "notebook", name: "Notebook", hint: "JupyterLab, in a session; its page says how your machine reaches it" },
 ];
 
 function useEstimate(b: Spec | null) {

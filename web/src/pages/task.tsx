@@ -7,7 +7,7 @@ import { me, part } from "../api";
 import { commandLine, duration, energy, milli, money, plural, resources, size, whenFull } from "../format";
 import { useGet } from "../load";
 import { on } from "../live";
-import { again } from "../model/draft";
+import { again, reach } from "../model/draft";
 import { navigate, query, setQuery } from "../router";
 import type { Attempt, Task, TaskPage as Page, Why } from "../types";
 import { CancelTask } from "../ui/cancel";
@@ -199,6 +199,12 @@ export function TaskPage({ id }: { id: string }) {
         <div class="row"><code class="code" style={{ flex: 1 }}>{commandLine(t.argv)}</code><CopyButton text={commandLine(t.argv)} /></div>
         {waiting && <WhyPending t={t} />}
         {!waiting && t.reason && <Note tone={t.state === "failed" ? "bad" : undefined}>{t.reason}</Note>}
+        {!done && reach(t) && (
+          <Note>
+            From your machine: <code>{reach(t)}</code>, then open the address that its output names. Or, all in one: <code>virga notebook</code>.
+            <div class="row"><CopyButton text={reach(t)!} /></div>
+          </Note>
+        )}
         {t.notice && !done && <Note tone="wait">{t.notice}</Note>}
       </div>
       <Tabs label="About this task" tabs={tabs} open={open} set={(k) => setQuery({ tab: k === tabs[0].key && !t.members ? null : k })} />

@@ -118,6 +118,7 @@ export function Wide({ children }: { children: ComponentChildren }) {
     const el = box.current!;
     const watch = new ResizeObserver(() => setOver(el.scrollWidth > el.clientWidth));
     watch.observe(el);
+    if (el.firstElementChild) watch.observe(el.firstElementChild); // it grows without its frame
     return () => watch.disconnect();
   }, []);
   return <div class="table-wrap" ref={box} tabIndex={over ? 0 : undefined}>{children}</div>;
@@ -178,8 +179,8 @@ export function Toasts() {
 // ---------------------------------------------------------------- dialogs
 
 /** A dialog that does one thing. It stays open, with the sentence, when that fails. */
-export function Ask({ title, yes, danger, act, close, children }: {
-  title: string; yes: string; danger?: boolean; children?: ComponentChildren;
+export function Ask({ title, yes, danger, act, close, stay, children }: {
+  title: string; yes: string; danger?: boolean; stay?: boolean; children?: ComponentChildren;
   act: () => Promise<unknown> | void; close: () => void;
 }) {
   const box = useRef<HTMLDialogElement>(null);
@@ -196,7 +197,8 @@ export function Ask({ title, yes, danger, act, close, children }: {
     setError(null);
     try {
       await act();
-      close();
+      if (stay) setBusy(false); // there is something to read
+      else close();
     } catch (x) {
       setError(sentence(x));
       setBusy(false);
