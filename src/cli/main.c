@@ -45,14 +45,15 @@ const struct vg_cmd *vg_commands(size_t *ret_n) {
     static const struct vg_cmd version = {
         .name = "version", .args = "", .summary = "print the version", .run = version_run};
     static const struct vg_cmd *const all[] = {
-        &vg_cmd_up,      &vg_cmd_down,  &vg_cmd_status,     &vg_cmd_dashboard, &run,
-        &batch,          &attach,       &vg_cmd_task,       &vg_cmd_queue,     &vg_cmd_schedule,
-        &vg_cmd_secret,  &vg_cmd_ssh,   &vg_cmd_ssh_config, &vg_cmd_ssh_proxy, &vg_cmd_notebook,
-        &vg_cmd_session, &vg_cmd_env,   &vg_cmd_pool,       &vg_cmd_node,      &vg_cmd_gpu,
-        &vg_cmd_mirror,  &vg_cmd_price, &vg_cmd_login,      &vg_cmd_logout,    &vg_cmd_join,
-        &vg_cmd_agent,   &fsd,          &vg_cmd_user,       &vg_cmd_team,      &vg_cmd_org,
-        &vg_cmd_audit,   &vg_cmd_token, &vg_cmd_hook,       &vg_cmd_config,    &vg_cmd_completion,
-        &vg_cmd_envd,    &gpu_watch,    &node_wipe,         &version};
+        &vg_cmd_up,      &vg_cmd_down,   &vg_cmd_status,     &vg_cmd_dashboard, &run,
+        &batch,          &attach,        &vg_cmd_task,       &vg_cmd_queue,     &vg_cmd_schedule,
+        &vg_cmd_secret,  &vg_cmd_ssh,    &vg_cmd_ssh_config, &vg_cmd_ssh_proxy, &vg_cmd_notebook,
+        &vg_cmd_session, &vg_cmd_env,    &vg_cmd_pool,       &vg_cmd_node,      &vg_cmd_gpu,
+        &vg_cmd_mirror,  &vg_cmd_price,  &vg_cmd_cost,       &vg_cmd_usage,     &vg_cmd_budget,
+        &vg_cmd_login,   &vg_cmd_logout, &vg_cmd_join,       &vg_cmd_agent,     &fsd,
+        &vg_cmd_user,    &vg_cmd_team,   &vg_cmd_org,        &vg_cmd_audit,     &vg_cmd_token,
+        &vg_cmd_hook,    &vg_cmd_config, &vg_cmd_completion, &vg_cmd_envd,      &gpu_watch,
+        &node_wipe,      &version};
     static struct vg_cmd table[VG_COUNT(all)];
     for (size_t i = 0; i < VG_COUNT(all); i++)
         table[i] = *all[i];

@@ -5,6 +5,8 @@
 #include "base/util.h"
 #include "control/api.h"
 #include "control/audit.h"
+#include "control/budget.h"
+#include "control/ledger.h"
 #include "control/node-gpus.h"
 #include "control/persist.h"
 #include "control/place.h"
@@ -126,7 +128,11 @@ static int change(struct vg_call *call, struct vg_job *j, struct vg_err *err) {
     if (r < 0)
         return r;
     j->share_counted = count == s.mem_bytes ? 0 : count;
-    vg_task_reshare(t, s.milli, s.mem_bytes, s.hard, vg_wall_usec());
+    uint64_t now = vg_wall_usec();
+    vg_ledger_cut(j, now); /* before its row, which has the new share */
+    vg_task_reshare(t, s.milli, s.mem_bytes, s.hard, now);
+    vg_job_arm_cost(j);
+    vg_budgets_look(c);
     vg_job_changed(j);
     return 0;
 }

@@ -7,10 +7,13 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/util.h"
+#include "control/budget.h"
+#include "control/cost.h"
 #include "control/history.h"
 #include "control/hooks.h"
 #include "control/job.h"
 #include "control/keys.h"
+#include "control/ledger.h"
 #include "control/listen.h"
 #include "control/log-file.h"
 #include "control/metrics.h"
@@ -147,6 +150,8 @@ static void on_housekeeping(uv_timer_t *t) {
     vg_policy_windows(c);
     vg_place_tick(c);
     vg_mlink_tick(c);
+    vg_ledger_tick(c);
+    vg_budgets_tick(c);
     if (!vg_list_empty(&c->dirty))
         vg_persist_flush(c);
     if (now - c->saved_usec >= SAVE_USEC) {
@@ -218,6 +223,7 @@ int vg_control_start(struct vg_control *c, uv_loop_t *loop, const struct vg_cont
     vg_list_init(&c->ripe);
     vg_list_init(&c->news);
     vg_list_init(&c->links);
+    vg_list_init(&c->asked);
     vg_list_init(&c->peers_of);
     c->started_usec = c->pruned_usec = c->saved_usec = vg_now_usec();
     c->series_room = VG_SERIES_ROOM;
@@ -236,6 +242,8 @@ int vg_control_start(struct vg_control *c, uv_loop_t *loop, const struct vg_cont
     if (r >= 0)
         r = vg_prices_open(c, err);
     if (r >= 0)
+        r = vg_ledger_open(c, err);
+    if (r >= 0)
         r = open_sched(c, err);
     if (r >= 0)
         r = vg_persist_load(c, err);
@@ -243,6 +251,10 @@ int vg_control_start(struct vg_control *c, uv_loop_t *loop, const struct vg_cont
         r = vg_users_ensure_team(c, err);
     if (r >= 0)
         r = vg_hooks_load(c, err);
+    if (r >= 0)
+        r = vg_ledger_restore(c, err);
+    if (r >= 0)
+        r = vg_budgets_open(c, err);
     if (r >= 0)
         r = vg_metrics_start(c, err);
     if (r >= 0)
@@ -296,6 +308,7 @@ void vg_control_stop(struct vg_control *c, const char *why) {
     vg_envs_stop(c);
     vg_timer_stop(&c->wake); /* the store's last answers may have begun something */
     vg_hooks_stop(c);
+    vg_budgets_stop(c);
     c->stopping = true;
     uv_close((uv_handle_t *)&c->housekeeping, NULL);
     uv_close((uv_handle_t *)&c->write_behind, NULL);
@@ -347,6 +360,8 @@ void vg_control_done(struct vg_control *c) {
     vg_secrets_done(c);
     vg_policy_close(&c->policy);
     vg_book_done(&c->book);
+    vg_budgets_done(c);
+    vg_cost_done(c);
     vg_tenants_done(&c->tenants);
     vg_authority_close(&c->ca);
     vg_conf_done(&c->conf);

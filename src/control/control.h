@@ -29,10 +29,17 @@ struct vg_control {
     struct vg_authority ca;
     struct vg_store *store;
     struct vg_policy policy;
-    struct vg_book book;   /* prices: control/price.h */
-    struct vg_timer *wake; /* when the scheduler wants to be asked again ... */
-    uint64_t wake_usec;    /* ... wall time */
-    bool conf_named;       /* the configuration's file was given: it must be there */
+    struct vg_book book; /* prices: control/price.h */
+    struct {
+        uint64_t last;   /* number of the newest row of the ledger ... */
+        uint64_t stored; /* ... and of the newest that is stored */
+        uint64_t day;    /* until its beginning everything is written */
+    } ledger;
+    struct vg_list asked;       /* cost.c's: questions about the ledger */
+    struct vg_budgets *budgets; /* owned; NULL: there are none */
+    struct vg_timer *wake;      /* when the scheduler wants to be asked again ... */
+    uint64_t wake_usec;         /* ... wall time */
+    bool conf_named;            /* the configuration's file was given: it must be there */
     struct vg_tenants tenants;
     struct vg_alike alike;              /* what the tasks in memory have in common */
     char cloud[VG_TENANT_NAME_MAX + 1]; /* the cloud's id */

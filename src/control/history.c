@@ -8,6 +8,8 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/util.h"
+#include "control/budget.h"
+#include "control/ledger.h"
 #include "control/nodes.h"
 #include "control/place.h"
 #include "control/policy.h"
@@ -92,11 +94,12 @@ static void count(struct vg_control *c, const struct vg_attempt_row *row, enum v
         vg_used_add(&sum->over, &used);
 }
 
-void vg_history_attempt(const struct vg_job *j, enum vg_eng_end how) {
+void vg_history_attempt(struct vg_job *j, enum vg_eng_end how) {
     const struct vg_task *t = j->task;
     struct vg_res held = vg_task_held(t);
     uint64_t until = VG_MAX(j->over_usec ? j->over_usec : vg_wall_usec(), t->started_usec);
-    if (t->state != VG_TASK_RUNNING) { /* it never began: nothing was used */
+    until = VG_MAX(until, t->share.since_usec); /* by our clock: what was charged by then stays */
+    if (t->state != VG_TASK_RUNNING) {          /* it never began: nothing was used */
         if (j->ack_over)
             vg_nodelink_exit_ack(j->ctl, t->attempt.node, t->id, t->attempt.number);
         return;
@@ -118,6 +121,9 @@ void vg_history_attempt(const struct vg_job *j, enum vg_eng_end how) {
                                  .mem_peak_bytes = j->over_usec ? j->over_mem_bytes : 0,
                                  .gpu = gpu_row(j->gpu_use),
                                  .wiped = j->wiped ? j->wiped : ""};
+    if (vg_ledger_end(j, until) < 0)
+        return; /* as below: the keeper remembers */
+    vg_budgets_look(j->ctl);
     count(j->ctl, &row, how);
     struct ack *ack = j->ack_over ? vg_alloc(sizeof *ack) : NULL;
     if (ack)
@@ -132,8 +138,7 @@ void vg_history_attempt(const struct vg_job *j, enum vg_eng_end how) {
     }
 }
 
-/* Caller frees; NULL: no memory. */
-static char *join(const char *first, char *const *more, size_t n, char between) {
+char *vg_history_join(const char *first, char *const *more, size_t n, char between) {
     struct vg_buf b = {0};
     int r = vg_buf_printf(&b, "%s", first);
     for (size_t i = 0; r >= 0 && i < n; i++) {
@@ -156,8 +161,9 @@ void vg_history_task(const struct vg_job *j) {
         return;
     if (vg_task_is_group(t) || vg_policy_request(j->ctl, &j->ctl->policy, j, &req) < 0)
         return;
-    vg_auto_free char *pools = join(s->pool ? s->pool : "", s->also_pool, s->n_also_pool, ',');
-    vg_auto_free char *labels = join("", s->node_label, s->n_node_label, '\n');
+    vg_auto_free char *pools =
+        vg_history_join(s->pool ? s->pool : "", s->also_pool, s->n_also_pool, ',');
+    vg_auto_free char *labels = vg_history_join("", s->node_label, s->n_node_label, '\n');
     struct vg_history_row row = {.task = t->id,
                                  .queue = vg_policy_queue(j->ctl, t->team, queue, sizeof queue),
                                  .user = t->user,

@@ -16,6 +16,7 @@
 #include "control/gang.h"
 #include "control/history.h"
 #include "control/hooks.h"
+#include "control/ledger.h"
 #include "control/log-sync.h"
 #include "control/mirror.h"
 #include "control/nodes.h"
@@ -78,6 +79,7 @@ void vg_job_free(struct vg_job *j) {
     free(j->idem);
     free(j->notice);
     free(j->wiped);
+    free(j->meter);
     free(j->gpu_use);
     vg_series_forget(j);
     vg_gang_free(j->gang);
@@ -85,6 +87,7 @@ void vg_job_free(struct vg_job *j) {
     vg_list_remove(&j->news);
     vg_timer_stop(&j->due);
     vg_timer_stop(&j->limit);
+    vg_timer_stop(&j->cost);
     vg_timer_stop(&j->hold);
     vg_timer_stop(&j->again);
     vg_mlink_over(j);
@@ -372,6 +375,7 @@ void vg_job_end(struct vg_job *j, int32_t status, enum vg_reason reason, const c
         return;
     vg_place_release(j);
     vg_timer_stop(&j->limit);
+    vg_timer_stop(&j->cost);
     vg_timer_stop(&j->hold);
     vg_timer_stop(&j->due);
     vg_chan_close(&j->chan);
@@ -406,9 +410,10 @@ void vg_job_requeue(struct vg_job *j, const char *why) {
     vg_auto_free char *text = why ? vg_fmt("%.511s", why) : NULL; /* may be a node's own words */
     vg_place_release(j);
     vg_timer_stop(&j->limit);
+    vg_timer_stop(&j->cost);
     vg_logfile_free(j->log);
     j->log = NULL;
-    j->sent = j->ack_exit = j->timed_out = j->has_ticket = false;
+    j->sent = j->ack_exit = j->timed_out = j->broke = j->has_ticket = false;
     j->log_round = 0;
     j->ready = j->gone = false;
     j->task->preempted += j->task->preempting && !vg_gang_is_member(j); /* a gang counts itself */
@@ -467,6 +472,10 @@ static void set_reason(struct vg_task *t, const char *why) {
 }
 
 void vg_job_cancel(struct vg_job *j, uint64_t grace_usec, const char *why) {
+    vg_job_end_early(j, SIGTERM, grace_usec, why);
+}
+
+void vg_job_end_early(struct vg_job *j, uint32_t sig, uint64_t grace_usec, const char *why) {
     struct vg_task *t = j->task;
     if (vg_task_is_ended(t))
         return;
@@ -493,7 +502,7 @@ void vg_job_cancel(struct vg_job *j, uint64_t grace_usec, const char *why) {
         return;
     }
     set_reason(t, text);
-    vg_nodelink_kill(j->ctl, t->attempt.node, t->id, t->attempt.number, SIGTERM, grace_usec,
+    vg_nodelink_kill(j->ctl, t->attempt.node, t->id, t->attempt.number, sig, grace_usec,
                      t->reason_text);
     vg_job_changed(j);
 }
@@ -512,8 +521,39 @@ static void limit_over(void *user) {
 void vg_job_arm_limit(struct vg_job *j) {
     uint64_t limit = j->task->spec->time_limit_usec;
     uint64_t now = vg_wall_usec(), begun = j->task->started_usec;
+    vg_job_arm_cost(j);
     if (!limit || j->limit || j->timed_out || j->task->state != VG_TASK_RUNNING)
         return;
     uint64_t used = now > begun ? now - begun : 0;
     j->limit = vg_timer_start(j->ctl->loop, used < limit ? limit - used : 0, limit_over, j);
+}
+
+/* So much of the time that is paid for is notice, at most. */
+#define NOTICE_PART 10
+
+static uint64_t cost_notice_usec(const struct vg_job *j, uint64_t until) {
+    uint64_t begun = j->task->started_usec, whole = until > begun ? until - begun : 0;
+    return VG_MIN(vg_job_grace_usec(j), whole / NOTICE_PART);
+}
+
+static void cost_over(void *user) {
+    struct vg_job *j = user;
+    j->cost = NULL;
+    j->timed_out = j->broke = true;
+    vg_nodelink_kill(j->ctl, j->task->attempt.node, j->task->id, j->task->attempt.number,
+                     vg_job_grace_signal(j), cost_notice_usec(j, vg_ledger_pays_until(j)),
+                     "what --max-cost allows is spent");
+}
+
+/* The signal comes early enough for the task to be gone when the money is. */
+void vg_job_arm_cost(struct vg_job *j) {
+    uint64_t now = vg_wall_usec();
+    vg_timer_stop(&j->cost);
+    if (!j->task->spec->max_cost_micro || j->timed_out || j->task->state != VG_TASK_RUNNING)
+        return;
+    uint64_t until = vg_ledger_pays_until(j);
+    if (until == UINT64_MAX)
+        return;
+    uint64_t at = until - cost_notice_usec(j, until);
+    j->cost = vg_timer_start(j->ctl->loop, at > now ? at - now : 0, cost_over, j);
 }

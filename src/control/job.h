@@ -41,6 +41,8 @@ struct vg_job {
     struct vg_logfile *log;       /* owned; of the current attempt */
     struct vg_session *session;   /* borrowed; NULL: none */
     struct vg_timer *limit;       /* --time */
+    struct vg_timer *cost;        /* --max-cost */
+    struct vg_meter *meter;       /* owned; what of it is in the ledger; NULL: nothing */
     struct vg_timer *hold;        /* a queued task whose remote client went away */
     struct vg_timer *again;       /* the store could not take the attempt: the next try */
     struct vg_timer *mirror_wait; /* placed, not sent: its client's files were not offered yet */
@@ -59,11 +61,13 @@ struct vg_job {
     bool ack_over;      /* its keeper is let go when what the attempt held is stored */
     bool stored;        /* the whole row was handed to the store */
     bool accepting;     /* durable: the store has not said yes yet */
+    bool kept;          /* not given to the scheduler: a budget is used up */
     bool held;          /* not given to the scheduler: waits until nodes have reported */
     bool loaded;        /* from an earlier life */
     bool hearsay;       /* known by the word of another machine alone: runs only there */
     bool ending;        /* ended; the store is writing that */
-    bool timed_out;     /* --time ended it */
+    bool timed_out;     /* --time or --max-cost ended it */
+    bool broke;         /* --max-cost did */
     uint32_t log_round; /* not 0: its keeper was asked for output that an earlier life had
                            acknowledged; its end counts only with this number */
     bool ack_exit;      /* the agent waits for our word that the end is stored */
@@ -143,9 +147,13 @@ void vg_job_store_end(struct vg_job *j);
 void vg_job_requeue(struct vg_job *j, const char *why);
 /* Starts the clock of --time when the task runs. */
 void vg_job_arm_limit(struct vg_job *j);
+/* The same of --max-cost; again whenever prices or its share change. */
+void vg_job_arm_cost(struct vg_job *j);
 /* Asks for its end, and that of everything under it: at once when it waits, by signal when it runs.
  */
 void vg_job_cancel(struct vg_job *j, uint64_t grace_usec, const char *why);
+/* The same with another signal than TERM. */
+void vg_job_end_early(struct vg_job *j, uint32_t sig, uint64_t grace_usec, const char *why);
 
 /* It must give way: the signal (0: the task's own, else TERM), KILL after the grace time (0: the
    task's own, else VG_GRACE_USEC), then back into the queue. The attempt's output is kept, its

@@ -267,8 +267,10 @@ static void take_report(struct vg_nodelink *a, Vg__Pb__TaskReport *r) {
     vg_run_deliver(j);
     if (has_other_share(j->task, r))
         vg_nodelink_share(c, j->task);
-    if (r->state == VG__PB__TASK_REPORT__STATE__RUNNING)
+    if (r->state == VG__PB__TASK_REPORT__STATE__RUNNING) {
         vg_node_task_started(j, r->started_usec);
+        vg_job_arm_limit(j); /* of one that ran before we did */
+    }
     if (j->task->cancel && r->state != VG__PB__TASK_REPORT__STATE__EXITED)
         vg_job_cancel(j, VG_GRACE_USEC, j->task->reason_text);
     else if (r->state != VG__PB__TASK_REPORT__STATE__EXITED)

@@ -7,6 +7,7 @@
 #include "base/util.h"
 #include "control/api.h"
 #include "control/bare.h"
+#include "control/budget.h"
 #include "control/gang.h"
 #include "control/hooks.h"
 #include "control/node-gpus.h"
@@ -29,6 +30,7 @@ void vg_node_task_started(struct vg_job *j, uint64_t started_usec) {
     vg_auto_free char *why = vg_strdup(j->task->reason_text);
     vg_task_move(j->task, VG_TASK_RUNNING, when, why);
     vg_job_arm_limit(j);
+    vg_budgets_look(j->ctl);
     vg_job_event(j, VG__PB__RUN_EVENT__KIND__STARTED, NULL);
     vg_job_changed(j);
     vg_hook_task(j, "task.started");
@@ -116,7 +118,9 @@ static void take_usage(struct vg_task *t, const Vg__Pb__TaskExited *x) {
 static const char *why_ended(struct vg_job *j, const Vg__Pb__TaskExited *x, char *out, size_t n) {
     const char *note = j->log ? vg_logfile_note(j->log) : NULL;
     char dur[32], text[256] = "";
-    if (j->timed_out)
+    if (j->broke)
+        snprintf(text, sizeof text, "what --max-cost allows is spent");
+    else if (j->timed_out)
         snprintf(text, sizeof text, "time limit of %s reached",
                  vg_format_duration(j->task->spec->time_limit_usec, dur, sizeof dur));
     else if (j->task->cancel && j->task->reason_text)

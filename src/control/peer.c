@@ -10,6 +10,8 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "control/api.h"
+#include "control/budget.h"
+#include "control/cost.h"
 #include "control/env.h"
 #include "control/events.h"
 #include "control/gang.h"
@@ -87,6 +89,12 @@ static const struct route routes[] = {
     [B(TEAM_REMOVE)] = {NEED_USER, VG_ACT_MANAGE_USERS, vg_api_team_remove},
     [B(USER_SET)] = {NEED_USER, 0, vg_api_user_set, VG_SCOPE_ADMIN},
     [B(PRICE_LIST)] = {NEED_USER, 0, vg_api_price_list},
+    [B(COST)] = {NEED_USER, 0, vg_api_cost},
+    [B(LEDGER)] = {NEED_USER, 0, vg_api_ledger},
+    [B(CREDIT)] = {NEED_USER, VG_ACT_MANAGE_MONEY, vg_api_credit},
+    [B(BUDGET_SET)] = {NEED_USER, VG_ACT_MANAGE_TEAM, vg_api_budget_set},
+    [B(BUDGET_LIST)] = {NEED_USER, 0, vg_api_budget_list},
+    [B(BUDGET_REMOVE)] = {NEED_USER, VG_ACT_MANAGE_TEAM, vg_api_budget_remove},
     [B(PRICE_SET)] = {NEED_USER, VG_ACT_MANAGE_MONEY, vg_api_price_set},
     [B(AUDIT_LIST)] = {NEED_USER, VG_ACT_SEE_AUDIT, vg_api_audit_list},
     [B(SECRET_SET)] = {NEED_USER, VG_ACT_RUN, vg_api_secret_set, VG_SCOPE_SECRETS},

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "control/bare.h"
+#include "control/budget.h"
 #include "control/history.h"
 #include "control/mirror.h"
 #include "control/node-gpus.h"
@@ -57,6 +58,8 @@ int vg_place_submit(struct vg_job *j, struct vg_err *err) {
     j->held = false;
     if (!j->ready_usec)
         j->ready_usec = j->loaded ? j->task->created_usec : vg_wall_usec();
+    if (vg_budgets_hold(j))
+        return 0;
     int r = vg_place_submit_to(&j->ctl->policy, j, err);
     j->waits = r >= 0;
     return r;
@@ -78,11 +81,13 @@ int vg_place_submit_gang_to(struct vg_policy *p, struct vg_job *const *member, s
 }
 
 int vg_place_submit_gang(struct vg_job *const *member, size_t n, struct vg_err *err) {
-    int r = vg_place_submit_gang_to(&member[0]->ctl->policy, member, n, err);
+    bool kept = vg_budgets_hold(member[0]); /* who owns one owns all */
+    int r = kept ? 0 : vg_place_submit_gang_to(&member[0]->ctl->policy, member, n, err);
     for (size_t i = 0; i < n; i++) {
         struct vg_job *j = member[i];
         j->held = false;
-        j->waits = r >= 0;
+        j->kept = kept;
+        j->waits = r >= 0 && !kept;
         if (!j->ready_usec)
             j->ready_usec = j->loaded ? j->task->created_usec : vg_wall_usec();
     }

@@ -7,7 +7,9 @@
 #include "base/util.h"
 #include "control/api.h"
 #include "control/audit.h"
+#include "control/budget.h"
 #include "control/later.h"
+#include "control/ledger.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -54,6 +56,10 @@ static int add(struct vg_control *c, struct vg_tariff *t, vg_store_cb *cb, void 
     r = vg_store_add_price(c->store, &row, cb, arg);
     if (r < 0)
         vg_book_drop(&c->book, t->id);
+    if (r >= 0) {
+        vg_ledger_look(c);
+        vg_budgets_look(c);
+    }
     return r;
 }
 

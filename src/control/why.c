@@ -7,6 +7,7 @@
 #include "base/util.h"
 #include "control/after.h"
 #include "control/bare.h"
+#include "control/budget.h"
 #include "control/node-gpus.h"
 #include "control/nodes.h"
 #include "control/place.h"
@@ -125,7 +126,11 @@ static void why_queued(struct vg_control *c, const struct vg_job *j, struct vg_w
     struct vg_eng_why e = {0};
     char text[160], dur[32];
     uint64_t now = vg_wall_usec();
-    if (j->held) {
+    if (j->kept) {
+        vg_budgets_why(j, w->text, sizeof w->text);
+        w->pb.text = w->text;
+        w->pb.code = (char *)"budget";
+    } else if (j->held) {
         say(w, "restart", "the control plane has just started and waits for its nodes to report");
     } else if (t->due_usec > now) {
         snprintf(text, sizeof text, "it is not to start before its time comes in %s",
@@ -270,6 +275,10 @@ void vg_why_info(struct vg_control *c, const struct vg_task *t, struct vg_task_i
 
 int vg_why_brief(const struct vg_job *j, char *out, size_t n) {
     char text[256], id[VG_ID_LEN + 1];
+    if (j->kept) {
+        vg_budgets_why(j, out, n);
+        return 0;
+    }
     if (j->held) {
         snprintf(out, n,
                  "queued: the control plane has just started and waits for its nodes to report");

@@ -192,6 +192,9 @@ const char *const vg_migrations[] = {
     " DELETE FROM outbox WHERE user=OLD.user AND hook=OLD.name; END;"
     "CREATE TRIGGER users_gone_hooks AFTER DELETE ON users BEGIN"
     " DELETE FROM hooks WHERE user=OLD.name; END;",
+
+    /* A budget that has ended what ran lets nothing start until its period is over. */
+    "ALTER TABLE budgets ADD COLUMN stopped_from_usec INTEGER NOT NULL DEFAULT 0;",
 };
 const size_t vg_n_migrations = VG_COUNT(vg_migrations);
 

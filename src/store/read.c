@@ -162,12 +162,13 @@ READER(prices, vg_price_row,
 
 READER(budgets, vg_budget_row,
        "SELECT name,scope,period,policy,who,currency,warn,limit_micro,grace_usec,set_usec,paused,"
-       "warned_percent,warned_from_usec FROM budgets ORDER BY name",
+       "warned_percent,warned_from_usec,stopped_from_usec FROM budgets ORDER BY name",
        .name = store_text(q, 0), .scope = store_text(q, 1), .period = store_text(q, 2),
        .policy = store_text(q, 3), .who = store_text(q, 4), .currency = store_text(q, 5),
        .warn = store_text(q, 6), .limit_micro = store_u64(q, 7), .grace_usec = store_u64(q, 8),
        .set_usec = store_u64(q, 9), .paused = store_u64(q, 10) != 0,
-       .warned_percent = (uint32_t)store_u64(q, 11), .warned_from_usec = store_u64(q, 12))
+       .warned_percent = (uint32_t)store_u64(q, 11), .warned_from_usec = store_u64(q, 12),
+       .stopped_from_usec = store_u64(q, 13))
 
 struct attempts_ctx {
     int (*cb)(void *, const struct vg_attempt_row *);

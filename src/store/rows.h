@@ -195,8 +195,9 @@ struct vg_budget_row {
     const char *warn; /* percents, "50,80,95" */
     uint64_t limit_micro, grace_usec, set_usec;
     bool paused;
-    uint32_t warned_percent;   /* highest level that was told ... */
-    uint64_t warned_from_usec; /* ... in the period that began then */
+    uint32_t warned_percent;    /* highest level that was told ... */
+    uint64_t warned_from_usec;  /* ... in the period that began then */
+    uint64_t stopped_from_usec; /* what ran was ended in the period that began then; 0: in none */
 };
 
 /* What the scheduler wants to know again after a restart. */

@@ -395,6 +395,7 @@ int vg_store_put_budget(struct vg_store *s, const struct vg_budget_row *row, vg_
     ADD_BOOL(row->paused);
     ADD_U32(row->warned_percent);
     ADD_U64(row->warned_from_usec);
+    ADD_U64(row->stopped_from_usec);
     return queue(s, STMT_BUDGET_PUT, VG_STORE_LAZY, &v, cb, arg);
 }
 

@@ -11,15 +11,17 @@ SHOWN(prices, "Prices", price_list, INSIDE("prices", "price", price));
 SHOWN(cost_row, "CostRow", cost_row, PLAIN("key"), PLAIN("cost_micro"), PLAIN("gpu_msec"),
       PLAIN("cpu_msec"), PLAIN("mem_gib_msec"), PLAIN("held_msec"), PLAIN("gpu_busy_msec"),
       PLAIN("energy_mj"), PLAIN("co2_mg"), PLAIN("tasks"), PLAIN("idle_cost_micro"),
-      PLAIN("storage_gib_msec"));
+      PLAIN("storage_gib_msec"), PLAIN("currency"));
 SHOWN(cost, "Cost", cost_info, INSIDE("rows", "row", cost_row), INSIDE("total", "total", cost_row),
       PLAIN("currency"), PLAIN("from_usec"), PLAIN("until_usec"), PLAIN("around_clock_micro"),
-      PLAIN("running_micro"), PLAIN("more"));
+      PLAIN("around_clock_gpu_milli"), PLAIN("running_micro"), PLAIN("more"),
+      INSIDE("other", "other", cost_row));
 SHOWN(charge, "Charge", ledger_row, PLAIN("seq"), ID("task", "task_id"), PLAIN("attempt"),
       PLAIN("from_usec"), PLAIN("until_usec"), PLAIN("user"), PLAIN("team"), PLAIN("org"),
       PLAIN("project"), PLAIN("pool"), AS("class", "class_name"), PLAIN("node"), PLAIN("gpu_milli"),
       PLAIN("cpu_milli"), PLAIN("mem_bytes"), PLAIN("price"), PLAIN("cost_micro"), PLAIN("kind"),
-      PLAIN("currency"), PLAIN("energy_mj"));
+      PLAIN("currency"), PLAIN("energy_mj"), PLAIN("gpu_busy_usec"), PLAIN("gpu_unused_usec"),
+      PLAIN("preemptible"), LABELS("labels", "label"), PLAIN("text"), PLAIN("who"));
 SHOWN(ledger, "Ledger", ledger_list, INSIDE("ledger", "row", charge), PLAIN("next"));
 
 SHOWN(budget_set, "BudgetSet", budget_set, PLAIN("name"), PLAIN("scope"), PLAIN("limit_micro"),

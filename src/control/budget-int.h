@@ -1,0 +1,50 @@
+#pragma once
+/* Between budget.c, which watches, and budget-api.c, which answers. */
+#include "control/budget.h"
+
+enum scope { SCOPE_CLOUD, SCOPE_ORG, SCOPE_TEAM, SCOPE_USER, SCOPE_PROJECT };
+enum policy { POLICY_WARN, POLICY_QUEUE, POLICY_STOP };
+
+struct vg_budget {
+    char name[64], scope[80], who[64], currency[16];
+    enum scope of;
+    const char *target; /* into scope: whose */
+    uint64_t limit_micro, grace_usec, set_usec;
+    enum vg_period period;
+    enum policy policy;
+    bool paused;
+    uint32_t warn[VG_BUDGET_WARNS_MAX];
+    size_t n_warn;
+    uint32_t warned_percent;   /* highest that was told ... */
+    uint64_t warned_from_usec; /* ... in the period that began then */
+
+    uint64_t from_usec, until_usec; /* the period that runs */
+    int64_t closed_micro;           /* what the ledger has of it ... */
+    bool counting;                  /* ... but for what is being read */
+    uint64_t round;                 /* of its counting */
+    int64_t running_micro;          /* at the last look: what runs ... */
+    uint64_t rate_micro_hour;       /* ... and what an hour of that costs */
+    bool stopping;                  /* what runs was told to end: nothing starts in this period */
+    bool holds;                     /* nothing starts */
+};
+
+struct vg_budgets {
+    struct vg_budget **list; /* owned, as each is; in the order of their names */
+    size_t n, cap;
+    struct vg_timer *timer;
+    uint64_t rounds;
+    bool looking;
+};
+
+const char *vg_budget_policy_name(enum policy p);
+uint64_t vg_budget_spent(const struct vg_budget *b);
+/* When the limit is reached at the present rate; 0: not in this period. */
+uint64_t vg_budget_reached(const struct vg_budget *b, uint64_t now_usec);
+const char *vg_budget_state(const struct vg_budget *b);
+struct vg_budget *vg_budget_find(struct vg_control *c, const char *name);
+/* Reads "team:NAME" and the like into scope, of and target. INVALID with a sentence. */
+int vg_budget_read_scope(struct vg_budget *b, const char *scope, struct vg_err *err);
+/* Takes it in place of one of the same name; counts what was spent in its period. 0 or -ENOMEM. */
+int vg_budget_put(struct vg_control *c, struct vg_budget *b);
+void vg_budget_drop(struct vg_control *c, const char *name);
+int vg_budget_store(struct vg_control *c, const struct vg_budget *b, vg_store_cb *cb, void *arg);
