@@ -4,6 +4,7 @@
 #include "base/util.h"
 #include "cli/client.h"
 #include "cli/cmd.h"
+#include "cli/login-device.h"
 
 #include <string.h>
 #include <sys/stat.h>
@@ -83,17 +84,29 @@ static int read_token(const char *from, char **ret, struct vg_err *err) {
 static const struct vg_opt login_opts[] = {
     {"token", 't', "TOKEN", "the API token ('virga token create' prints one)", 't'},
     {"token-file", 0, "FILE", "read it from a file, or from standard input with -", 'f'},
+    {"ca", 0, "FILE", "of https://...: a certificate to trust, besides the system's", 'c'},
 };
+
+static int by_provider(const char *url, const char *ca) {
+    struct vg_err err = VG_ERR_INIT;
+    char token[VG_ENDPOINT_TOKEN_MAX], address[VG_ENDPOINT_ADDRESS_MAX];
+    int r = vg_login_device(url, ca, token, sizeof(token), address, sizeof(address), &err);
+    if (r >= 0)
+        r = login(address, token, &err);
+    return r < 0 ? vg_cmd_fail(&err) : 0;
+}
 
 static int login_run(struct vg_cmd_line *l) {
     struct vg_err err = VG_ERR_INIT;
-    const char *arg, *token = NULL;
+    const char *arg, *token = NULL, *ca = NULL;
     vg_auto_free char *read = NULL;
     for (int id; (id = vg_cmd_next(l, &arg)) != VG_OPT_END;) {
         if (id == VG_OPT_ERROR)
             return l->exit;
         if (id == 't')
             token = arg;
+        if (id == 'c')
+            ca = arg;
         if (id == 'f' && !read && read_token(arg, &read, &err) < 0)
             return vg_cmd_fail(&err);
         if (id == 'f')
@@ -101,9 +114,13 @@ static int login_run(struct vg_cmd_line *l) {
     }
     if (!vg_cmd_args(l, 1, 1))
         return l->exit;
+    if (!token && strncmp(l->args[0], "https://", 8) == 0)
+        return by_provider(l->args[0], ca);
     if (!token) {
         vg_err_set(&err, VG_INVALID,
-                   "virga login needs a token: virga login HOST:PORT --token TOKEN");
+                   "virga login needs a token (virga login HOST:PORT --token TOKEN) or, where the "
+                   "cloud has an identity provider, the address of its dashboard (virga login "
+                   "https://HOST:PORT)");
         return vg_cmd_fail(&err);
     }
     return login(l->args[0], token, &err) < 0 ? vg_cmd_fail(&err) : 0;

@@ -128,8 +128,44 @@ static int check_mail(struct parse *p, const yaml_node_t *root, const struct vg_
     return 0;
 }
 
+static bool is_near(const char *url) {
+    static const char *const near[] = {"http://127.0.0.1", "http://localhost", "http://[::1]"};
+    for (size_t i = 0; i < VG_COUNT(near); i++) {
+        size_t n = strlen(near[i]);
+        if (strncmp(url, near[i], n) == 0 && (!url[n] || url[n] == ':' || url[n] == '/'))
+            return true;
+    }
+    return false;
+}
+
+static int check_oidc(struct parse *p, const yaml_node_t *root, const struct vg_conf *c) {
+    static const char *const roles[] = {"admin", "lead", "member", "viewer"};
+    const char *issuer = c->oidc.issuer;
+    if (!issuer && (c->oidc.client_id || c->oidc.secret_file || c->oidc.teams.n))
+        return parse_fail(p, root,
+                          "'oidc' needs an 'issuer': the address of the identity provider");
+    if (!issuer)
+        return 0;
+    if (strncmp(issuer, "https://", 8) != 0 && !is_near(issuer))
+        return parse_fail(p, root, "'oidc.issuer' is '%s': write https://HOST/PATH", issuer);
+    if (!c->oidc.client_id)
+        return parse_fail(p, root,
+                          "'oidc' needs a 'client_id': as the identity provider calls this cloud");
+    for (size_t i = 0; i < c->oidc.roles.n; i++) {
+        bool known = false;
+        for (size_t k = 0; k < VG_COUNT(roles); k++)
+            known |= strcmp(c->oidc.roles.item[i].value, roles[k]) == 0;
+        if (!known)
+            return parse_fail(p, root,
+                              "'oidc.roles' gives '%s' the role '%s'; choose admin, lead, member "
+                              "or viewer",
+                              c->oidc.roles.item[i].key, c->oidc.roles.item[i].value);
+    }
+    return 0;
+}
+
 static int check_whole(struct parse *p, const yaml_node_t *root, const struct vg_conf *c) {
-    if (check_store(p, root, c) < 0 || check_mail(p, root, c) < 0)
+    if (check_store(p, root, c) < 0 || check_mail(p, root, c) < 0 || check_oidc(p, root, c) < 0)
         return p->err->code;
     if (c->heartbeat_usec * 3 > c->lease_usec)
         return parse_fail(
@@ -259,6 +295,16 @@ void vg_conf_done(struct vg_conf *c) {
     vg_strings_done(&c->access.users);
     vg_strings_done(&c->node.libraries);
     vg_strings_done(&c->secrets.key_command);
+    vg_strings_done(&c->oidc.scopes);
+    vg_labels_done(&c->oidc.teams);
+    vg_labels_done(&c->oidc.roles);
+    free(c->oidc.issuer);
+    free(c->oidc.client_id);
+    free(c->oidc.secret_file);
+    free(c->oidc.name);
+    free(c->oidc.ca);
+    free(c->oidc.user_claim);
+    free(c->oidc.group_claim);
     free(c->env.store);
     free(c->env.endpoint);
     free(c->env.region);

@@ -113,6 +113,15 @@ struct vg_conf {
         char *ca;
         enum vg_mail_way { VG_MAIL_STARTTLS, VG_MAIL_TLS, VG_MAIL_PLAIN } tls;
     } mail;
+    struct {          /* the identity provider by which people log in; docs/access.md */
+        char *issuer; /* owned; "" or NULL: there is none */
+        char *client_id, *secret_file, *name, *ca; /* owned */
+        char *user_claim, *group_claim;            /* owned */
+        struct vg_strings scopes;
+        struct vg_labels teams, roles; /* of a group */
+        bool auto_create;
+        uint64_t token_usec; /* life of the tokens that logins get; 0: VG_OIDC_TOKEN_USEC */
+    } oidc;
     uint64_t lease_usec;       /* how long a node may run tasks without hearing from us */
     uint64_t heartbeat_usec;   /* how often it reports; at most a third of the lease */
     uint64_t node_cert_usec;   /* how long a node's certificate lives; renewed at two thirds */

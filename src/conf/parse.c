@@ -35,6 +35,7 @@ static const char *const section_names[] = {
     [SECTION_secrets] = "'secrets'",
     [SECTION_hooks] = "'hooks'",
     [SECTION_mail] = "'mail'",
+    [SECTION_oidc] = "'oidc'",
 };
 
 static int fail_unknown(struct parse *p, const yaml_node_t *at, enum section section,

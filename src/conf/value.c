@@ -347,6 +347,8 @@ int parse_value(struct parse *p, const yaml_node_t *node, const struct key *key,
         return parse_section(p, node, SECTION_hooks, base);
     case TYPE_MAIL:
         return parse_section(p, node, SECTION_mail, base);
+    case TYPE_OIDC:
+        return parse_section(p, node, SECTION_oidc, base);
     case TYPE_NODE:
         return parse_section(p, node, SECTION_node, base);
     case TYPE_NODES:

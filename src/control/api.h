@@ -32,6 +32,7 @@ void vg_api_org_list(struct vg_call *call);
 void vg_api_team_set(struct vg_call *call);
 void vg_api_team_remove(struct vg_call *call);
 void vg_api_user_set(struct vg_call *call);
+void vg_api_login(struct vg_call *call);
 void vg_api_audit_list(struct vg_call *call);
 void vg_api_token_create(struct vg_call *call);
 void vg_api_token_list(struct vg_call *call);

@@ -16,6 +16,7 @@
 #include "control/ledger.h"
 #include "control/listen.h"
 #include "control/log-file.h"
+#include "control/login.h"
 #include "control/metrics.h"
 #include "control/mirror.h"
 #include "control/nodes.h"
@@ -315,6 +316,7 @@ void vg_control_stop(struct vg_control *c, const char *why) {
     for (size_t i = 0; i < VG_COUNT(c->signals); i++)
         uv_close((uv_handle_t *)&c->signals[i], NULL);
     uv_unref((uv_handle_t *)&c->store_wake); /* the writer may still call it */
+    vg_logins_done(c);
     uv_timer_start(&c->last_words, on_last_words, STOP_MS, 0);
     uv_unref((uv_handle_t *)&c->last_words);
     vg_map_for_each (s, &c->peers) {

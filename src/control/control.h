@@ -96,7 +96,8 @@ struct vg_control {
     bool place_again;
     bool stopping;
     bool write_armed;
-    bool verifying; /* the audit log is being walked */
+    struct vg_logins *logins; /* owned; NULL: nobody has logged in by the provider yet */
+    bool verifying;           /* the audit log is being walked */
 };
 
 struct vg_control_opts {

@@ -85,6 +85,16 @@ void vg_keys_remove_user(struct vg_control *c, const char *user) {
     }
 }
 
+void vg_keys_drop_over(struct vg_control *c, const char *user) {
+    uint64_t now = vg_wall_usec();
+    vg_map_for_each (s, &c->keys) {
+        const struct vg_apikey *k = s->value;
+        if (strcmp(k->user, user) == 0 && k->expires_usec && k->expires_usec < now &&
+            vg_store_del_token(c->store, k->id, NULL, NULL) >= 0)
+            vg_key_remove(c, k->id);
+    }
+}
+
 void vg_keys_done(struct vg_control *c) {
     vg_map_for_each (s, &c->keys) {
         key_free(s->value);

@@ -30,5 +30,7 @@ struct vg_key_wish {
 int vg_key_make(struct vg_control *c, const struct vg_key_wish *w, vg_store_cb *cb, void *arg,
                 struct vg_token *ret);
 void vg_key_remove(struct vg_control *c, const char *id);
+/* Those of this user that have expired, from the store, too. */
+void vg_keys_drop_over(struct vg_control *c, const char *user);
 void vg_keys_remove_user(struct vg_control *c, const char *user);
 void vg_keys_done(struct vg_control *c);

@@ -96,6 +96,7 @@ static const struct route routes[] = {
     [B(BUDGET_LIST)] = {NEED_USER, 0, vg_api_budget_list},
     [B(BUDGET_REMOVE)] = {NEED_USER, VG_ACT_MANAGE_TEAM, vg_api_budget_remove},
     [B(PRICE_SET)] = {NEED_USER, VG_ACT_MANAGE_MONEY, vg_api_price_set},
+    [B(LOGIN)] = {NEED_NONE, 0, vg_api_login},
     [B(AUDIT_LIST)] = {NEED_USER, VG_ACT_SEE_AUDIT, vg_api_audit_list},
     [B(SECRET_SET)] = {NEED_USER, VG_ACT_RUN, vg_api_secret_set, VG_SCOPE_SECRETS},
     [B(SECRET_LIST)] = {NEED_USER, 0, vg_api_secret_list},

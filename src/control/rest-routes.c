@@ -27,6 +27,12 @@ const struct vg_rest_route vg_rest_routes[] = {
      .flags = VG_REST_OPEN},
     {GET("/login/oidc/callback", B(LOGIN), "where the identity provider sends the browser back to"),
      .query = V(oidc_end_query), .special = vg_rest_oidc_end, .status = 302, .flags = VG_REST_OPEN},
+    {POST("/login/device", B(LOGIN), "begin a login that a person confirms in a browser elsewhere"),
+     .body = V(device_begin), .answer = V(login), .fill = vg_rest_fill_op,
+     .op = VG__PB__LOGIN_REQ__OP__DEVICE_BEGIN, .flags = VG_REST_OPEN},
+    {POST("/login/device/poll", B(LOGIN), "whether it was confirmed: a token when it was"),
+     .body = V(device_poll), .answer = V(login), .fill = vg_rest_fill_op,
+     .op = VG__PB__LOGIN_REQ__OP__DEVICE_POLL, .flags = VG_REST_OPEN},
     {GET("/me", B(ME), "who you are and what you may do"), .answer = V(me)},
 
     /* tasks */

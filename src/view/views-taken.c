@@ -199,7 +199,8 @@ TAKEN(token_req, "TokenRequest", token_req, PLAIN("user"), {.name = "name", .mos
       MOST("ttl_usec", USEC_MAX),
       {.name = "scopes",
        .from = "scope",
-       .words = (const char *const[]){"read", "run", "secrets", "admin", NULL}});
+       .words = (const char *const[]){"read", "run", "secrets", "admin", NULL}},
+      PLAIN("replaces"));
 /* What POST /login has; it is not a request of the wire, so another message lends its room. */
 TAKEN(sign_in, "SignIn", token_new, PLAIN("token"), AS("code", "id"));
 TAKEN(audit_query, "AuditQuery", audit_query, MAYBE("before"), MAYBE("after"), MAYBE("limit"),
@@ -207,6 +208,8 @@ TAKEN(audit_query, "AuditQuery", audit_query, MAYBE("before"), MAYBE("after"), M
 TAKEN(secret_set, "SecretSet", secret_set, {.name = "value", .flags = VG_VIEW_NEED, .most = 65536});
 TAKEN(secret_query, "SecretQuery", secret_ref, PLAIN("team"));
 TAKEN(secret_put_query, "SecretPutQuery", secret_set, PLAIN("team"));
+TAKEN(device_begin, "DeviceBegin", login_req, {.name = "name", .most = 60});
+TAKEN(device_poll, "DevicePoll", login_req, NEED("id"));
 TAKEN(oidc_begin_query, "OidcBeginQuery", login_req, AS("next", "redirect"));
 TAKEN(oidc_end_query, "OidcEndQuery", login_req, PLAIN("code"), PLAIN("state"),
       AS("error", "name"));

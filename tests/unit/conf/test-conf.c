@@ -162,9 +162,19 @@ Test(conf, each_mistake_has_its_sentence) {
         {"\nxyzzy: 1",
          "c.yaml:2: unknown key 'xyzzy' in the configuration; the keys there are "
          "listen, advertise, metrics, web, web_cert, web_key, access, limits, node, env, secrets, "
-         "hooks, mail, lease, heartbeat, node_certificate, default_pool, pools, currency, energy, "
+         "hooks, mail, oidc, lease, heartbeat, node_certificate, default_pool, pools, currency, "
+         "energy, "
          "scheduler, queues, "
          "maintenance, reservations"},
+        {"oidc: {client_id: virga}", "c.yaml:1: 'oidc' needs an 'issuer': the address of the "
+                                     "identity provider"},
+        {"oidc: {issuer: 'http://id.example.org', client_id: virga}",
+         "c.yaml:1: 'oidc.issuer' is 'http://id.example.org': write https://HOST/PATH"},
+        {"oidc: {issuer: 'https://id.example.org'}",
+         "c.yaml:1: 'oidc' needs a 'client_id': as the identity provider calls this cloud"},
+        {"oidc: {issuer: 'https://id.example.org', client_id: v, roles: {staff: boss}}",
+         "c.yaml:1: 'oidc.roles' gives 'staff' the role 'boss'; choose admin, lead, member or "
+         "viewer"},
         {"lease: 1m\nlease: 2m", "c.yaml:2: 'lease' stands twice in the configuration; keep one"},
         {"listen: 7480", "c.yaml:1: 'listen' is '7480', but must be HOST:PORT, like 127.0.0.1:7480 "
                          "or [::]:7480"},
