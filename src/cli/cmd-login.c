@@ -144,7 +144,7 @@ static int logout_run(struct vg_cmd_line *l) {
 }
 
 const struct vg_cmd vg_cmd_login = {.name = "login",
-                                    .args = "HOST:PORT",
+                                    .args = "HOST:PORT|https://HOST:PORT",
                                     .summary = "use a cloud that runs elsewhere",
                                     .opts = login_opts,
                                     .n_opts = VG_COUNT(login_opts),

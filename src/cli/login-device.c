@@ -53,7 +53,7 @@ static int ask(struct cloud *c, const char *path, const json_t *body, json_t **r
     q.out = &out;
     q.max = ANSWER_MAX;
     int r = vg_http_do(c->http, &q, &a, err);
-    json_t *j = r < 0 ? NULL : json_loadb(vg_buf_data(&out), vg_buf_len(&out), 0, NULL);
+    json_t *j = r < 0 ? NULL : json_loadb((char *)vg_buf_data(&out), vg_buf_len(&out), 0, NULL);
     vg_buf_done(&out);
     if (r >= 0 && (a.status != 200 || !json_is_object(j)))
         r = say_why(j, a.status, err);
@@ -85,15 +85,14 @@ static void tell(const json_t *j) {
 /* Until the person has confirmed, or the provider has lost its patience. */
 static int wait_for_person(struct cloud *c, const json_t *begun, char *ret, size_t n,
                            struct vg_err *err) {
-    uint64_t interval = number_of(begun, "interval_usec");
+    uint64_t interval = number_of(begun, "interval_usec"), pause = VG_USEC; /* some are quick */
     uint64_t until = number_of(begun, "expires_usec");
     json_t *body = json_pack("{ss}", "id", text_of(begun, "id"));
     int r = body ? 0 : vg_err_sys(err, -ENOMEM, "cannot log in");
     for (bool done = false; r >= 0 && !done;) {
         json_t *j = NULL;
-        interval = VG_MAX(VG_MIN(interval, 60 * VG_USEC), VG_USEC);
-        nanosleep(&(struct timespec){.tv_sec = (time_t)(interval / VG_USEC),
-                                     .tv_nsec = (long)(interval % VG_USEC) * 1000},
+        nanosleep(&(struct timespec){.tv_sec = (time_t)(pause / VG_USEC),
+                                     .tv_nsec = (long)(pause % VG_USEC) * 1000},
                   NULL);
         r = ask(c, API "/login/device/poll", body, &j, err);
         if (r < 0)
@@ -107,6 +106,7 @@ static int wait_for_person(struct cloud *c, const json_t *begun, char *ret, size
             r = vg_err_set(err, VG_TIMEOUT, "nobody confirmed the code in time: log in again");
         if (number_of(j, "interval_usec"))
             interval = number_of(j, "interval_usec");
+        pause = VG_MAX(VG_MIN(interval, 60 * VG_USEC), VG_USEC);
         json_decref(j);
     }
     json_decref(body);

@@ -256,7 +256,11 @@ int vg_idp_post(struct vg_login *l, const char *url, struct vg_buf *form, vg_fet
     if (r < 0)
         return r;
     bool basic = secret && !all->idp.post_secret;
-    if (!basic && vg_form_add(form, "client_id", conf->oidc.client_id) < 0)
+    struct vg_buf id = {0}, word = {0};
+    if (basic && (put_escaped(&id, conf->oidc.client_id) < 0 || vg_buf_append(&id, "", 1) < 0 ||
+                  put_escaped(&word, secret) < 0 || vg_buf_append(&word, "", 1) < 0))
+        r = -ENOMEM; /* RFC 6749 wants them escaped before they are joined */
+    if (r >= 0 && !basic && vg_form_add(form, "client_id", conf->oidc.client_id) < 0)
         r = -ENOMEM;
     if (r >= 0 && secret && !basic && vg_form_add(form, "client_secret", secret) < 0)
         r = -ENOMEM;
@@ -265,13 +269,17 @@ int vg_idp_post(struct vg_login *l, const char *url, struct vg_buf *form, vg_fet
                                .body = vg_buf_data(form),
                                .body_bytes = vg_buf_len(form),
                                .ca_file = conf->oidc.ca && *conf->oidc.ca ? conf->oidc.ca : NULL,
-                               .user = basic ? conf->oidc.client_id : NULL,
-                               .password = basic ? secret : NULL,
+                               .user = basic ? (char *)vg_buf_data(&id) : NULL,
+                               .password = basic ? (char *)vg_buf_data(&word) : NULL,
                                .usec = PATIENCE_USEC,
                                .max_bytes = ANSWER_MAX};
     r = r < 0 ? vg_err_sys(err, r, "cannot log in")
               : vg_fetch_start(all->fetcher, &req, fn, l, NULL, err);
     if (secret)
         OPENSSL_cleanse(secret, strlen(secret));
+    if (vg_buf_len(&word))
+        OPENSSL_cleanse(vg_buf_data(&word), vg_buf_len(&word));
+    vg_buf_done(&word);
+    vg_buf_done(&id);
     return r;
 }
