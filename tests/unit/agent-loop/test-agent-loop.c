@@ -448,7 +448,6 @@ Test(agent_loop, secrets_reach_the_keeper_and_are_never_told_again) {
         cr_assert_eq(h->n_task, 1);
         cr_assert(h->task[0]->start && h->task[0]->start->n_secret == 0);
         welcome(LEASE_USEC);
-        started(2);
     }
     kill_task(2, SIGTERM);
     ended(2, 128 + SIGTERM);
