@@ -39,6 +39,8 @@ struct reader {
     bool lost;            /* there were too many of them */
 };
 
+/* Another event is about to be told. */
+void events_next(struct vg_events *ev);
 /* The bytes that wait for it are few enough. */
 bool reader_has_room(const struct reader *r);
 /* Tells one event; the caller has taken its number. */

@@ -76,7 +76,7 @@ static void tell(struct look *k, enum topic topic, bool differs, Vg__Pb__Event *
             continue;
         }
         if (!numbered)
-            k->events->number++;
+            events_next(k->events);
         numbered = true;
         reader_tell(r, e);
     }

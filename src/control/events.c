@@ -22,6 +22,11 @@ uint64_t vg_events_number(const struct vg_control *c) {
     return c->events ? c->events->number : 0;
 }
 
+void events_next(struct vg_events *ev) {
+    static uint64_t numbers; /* of the process: texts are kept by them, whoever listens */
+    ev->number = ++numbers;
+}
+
 /* ------------------------------------------------------------------ telling */
 
 bool reader_has_room(const struct reader *r) {
@@ -63,7 +68,7 @@ static void fill(struct vg_control *c, const struct vg_task *t, struct task_even
     vg_task_info_wait(c, t, &e->info, e->why, sizeof e->why);
     e->pb.topic = (char *)"task";
     e->pb.task = &e->info.pb;
-    c->events->number++;
+    events_next(c->events);
 }
 
 /* `only` NULL: everybody. */
@@ -94,7 +99,7 @@ static void tell_task(struct vg_events *ev, uint64_t id, struct reader *only) {
 static void tell_lost(struct vg_events *ev, struct reader *r) {
     Vg__Pb__Event e = VG__PB__EVENT__INIT;
     e.topic = (char *)"resync";
-    ev->number++;
+    events_next(ev);
     r->lost = false;
     reader_tell(r, &e);
 }

@@ -15,6 +15,7 @@
 void vg_api_events(struct vg_call *call);
 /* A task changed (from vg_watch_tell). */
 void vg_events_changed(struct vg_control *c, uint64_t task);
-/* Of the event that is being told: the same for all readers of one, never 0. */
+/* Of the event that is being told: the same for all readers of one, never 0, and never used again
+   in this process. */
 uint64_t vg_events_number(const struct vg_control *c);
 void vg_events_stop(struct vg_control *c);

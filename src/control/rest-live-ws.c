@@ -398,9 +398,10 @@ static const struct vg_peer_sink sink = {.told = on_told, .cut = on_cut};
 static struct bridge *bridge_new(struct vg_peer *p, struct vg_web_req *req, int *ret_far) {
     int pair[2];
     struct bridge *b = NULL;
-    if (!vg_ws_wanted(req)) {
-        struct vg_ws *none; /* says what is missing */
-        (void)vg_ws_accept(req, MESSAGE_MAX, &ws_ops, NULL, &none);
+    const char *why;
+    int status = vg_ws_refusal(req, &why);
+    if (status) {
+        vg_rest_problem(req, status == 403 ? VG_FORBIDDEN : VG_INVALID, status, why);
         vg_peer_drop(p);
         return NULL;
     }

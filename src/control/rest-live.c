@@ -165,7 +165,7 @@ static size_t unfinished(const uint8_t *p, size_t n) {
         uint8_t ch = p[n - back];
         if ((ch & 0xc0) == 0x80)
             continue;
-        size_t len = ch >= 0xf0 ? 4 : ch >= 0xe0 ? 3 : ch >= 0xc0 ? 2 : 1;
+        size_t len = ch > 0xf4 ? 1 : ch >= 0xf0 ? 4 : ch >= 0xe0 ? 3 : ch >= 0xc0 ? 2 : 1;
         return len > back ? back : 0;
     }
     return 0;
@@ -180,10 +180,7 @@ static void hold_back(struct live *l, struct piece *k) {
     k->text.tail -= keep;
 }
 
-static void put_piece(struct live *l, struct piece *k) {
-    if (!vg_buf_len(&k->text))
-        return;
-    hold_back(l, k);
+static void put_text(struct live *l, struct piece *k) {
     if (vg_buf_len(&k->text)) {
         json_t *j = json_pack("{s:s, s:o, s:o}", "stream", stream_name(k->stream), "text",
                               vg_json_bytes(vg_buf_data(&k->text), vg_buf_len(&k->text)),
@@ -193,6 +190,25 @@ static void put_piece(struct live *l, struct piece *k) {
         write_event(l, "log", j);
     }
     vg_buf_clear(&k->text);
+}
+
+static void put_piece(struct live *l, struct piece *k) {
+    if (!vg_buf_len(&k->text))
+        return;
+    hold_back(l, k);
+    put_text(l, k);
+}
+
+/* The rest of the character does not come any more. */
+static void put_carried(struct live *l) {
+    const Vg__Pb__LogData none = VG__PB__LOG_DATA__INIT;
+    for (uint32_t i = 0; i < VG_COUNT(l->carried); i++) {
+        struct piece k = {.stream = i, .of = &none, .when_usec = vg_wall_usec()};
+        if (l->carried[i] && vg_buf_append(&k.text, l->carry[i], l->carried[i]) == 0)
+            put_text(l, &k);
+        l->carried[i] = 0;
+        vg_buf_done(&k.text);
+    }
 }
 
 static void put_gap(struct live *l, uint64_t bytes) {
@@ -256,6 +272,8 @@ static void log_told(struct vg_peer *p, const Vg__Pb__Envelope *env, bool more) 
     begin(l);
     if (env->body_case == B(LOG_DATA) && env->log_data->records.len)
         put_records(l, env->log_data);
+    if (!more)
+        put_carried(l);
     if (env->body_case == B(TASK))
         write_event(l, "end",
                     json_pack("{s:o, s:i}", "state", vg_json_text(env->task->state), "status",

@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "control/after.h"
+#include "control/api.h"
 #include "control/family.h"
 #include "control/persist.h"
 #include "control/secrets.h"
@@ -154,6 +155,8 @@ static void accepted(struct vg_job *j, uint64_t cookie, int result) {
     }
     j->ctl->counts.submitted += vg_task_is_group(j->task) ? j->task->members : 1;
     vg_job_event(j, VG__PB__RUN_EVENT__KIND__ACCEPTED, NULL);
+    if (j->task->durable && !vg_list_empty(&j->ctl->watches))
+        vg_watch_tell(j->ctl, j->task); /* it may wait for long before anything else happens */
     vg_envs_hold(j);
     if (vg_task_is_ended(j->task))
         return;

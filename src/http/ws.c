@@ -211,29 +211,25 @@ bool vg_ws_wanted(const struct vg_web_req *req) {
     return upgrade && strcasecmp(upgrade, "websocket") == 0;
 }
 
-/* 0, or why it is refused. */
-static int refuse(struct vg_web_req *req, int status, int code, const char *text) {
-    if (status == 426) {
-        (void)vg_web_set(req, "Upgrade", "websocket");
-        (void)vg_web_set(req, "Sec-WebSocket-Version", "13");
-    }
-    vg_web_text(req, status, text);
-    return code;
-}
-
-static int check(struct vg_web_req *req, char answer[static 29]) {
+int vg_ws_refusal(struct vg_web_req *req, const char **ret_why) {
+    char answer[29];
     const char *version = vg_web_header(req, "sec-websocket-version");
     const char *key = vg_web_header(req, "sec-websocket-key");
-    if (!vg_ws_wanted(req))
-        return refuse(req, 426, -EBADMSG, "this is a WebSocket: ask for an upgrade");
-    if (!version || strcmp(version, "13") != 0)
-        return refuse(req, 426, -EBADMSG, "only version 13 of WebSocket is spoken here");
+    if (!vg_ws_wanted(req) || !version || strcmp(version, "13") != 0) {
+        (void)vg_web_set(req, "Upgrade", "websocket");
+        (void)vg_web_set(req, "Sec-WebSocket-Version", "13");
+        *ret_why = "this is a WebSocket: ask for an upgrade, version 13";
+        return 426;
+    }
     if (req->method != VG_WEB_GET || req->head || request_of(req)->head.minor == 0 || !key ||
-        vg_ws_key_answer(key, answer) < 0)
-        return refuse(req, 400, -EBADMSG, "this is no proper request of a WebSocket");
-    if (!vg_web_same_origin(req))
-        return refuse(req, 403, -EACCES, "pages of other sites may not open this");
-    return 0;
+        vg_ws_key_answer(key, answer) < 0) {
+        *ret_why = "this is no proper request of a WebSocket";
+        return 400;
+    }
+    if (vg_web_same_origin(req))
+        return 0;
+    *ret_why = "pages of other sites may not open this";
+    return 403;
 }
 
 int vg_ws_accept(struct vg_web_req *req, size_t message_max, const struct vg_ws_ops *ops,
@@ -241,12 +237,14 @@ int vg_ws_accept(struct vg_web_req *req, size_t message_max, const struct vg_ws_
     char answer[29];
     struct request *q = request_of(req);
     struct vg_web_conn *c = req->conn;
-    int r = check(req, answer);
-    if (r < 0)
-        return r;
-    struct vg_ws *ws = c ? vg_alloc(sizeof(*ws)) : NULL;
-    if (!ws)
-        return refuse(req, 503, -ENOMEM, vg_web_phrase(503));
+    const char *why;
+    int status = vg_ws_refusal(req, &why);
+    struct vg_ws *ws = c && !status ? vg_alloc(sizeof(*ws)) : NULL;
+    if (!ws) {
+        vg_web_text(req, status ? status : 503, status ? why : vg_web_phrase(503));
+        return status == 403 ? -EACCES : status ? -EBADMSG : -ENOMEM;
+    }
+    (void)vg_ws_key_answer(vg_web_header(req, "sec-websocket-key"), answer);
     *ws = (struct vg_ws){.conn = c,
                          .ops = ops,
                          .user = user,

@@ -22,6 +22,8 @@ struct vg_ws_ops {
 
 /* Whether the request asks for a WebSocket at all. */
 bool vg_ws_wanted(const struct vg_web_req *req);
+/* 0, or the status with which it must be refused (400, 403, 426), and why. */
+int vg_ws_refusal(struct vg_web_req *req, const char **ret_why);
 /* Answers 101 and frees req. What is no proper request of one, or comes from another site's page
    (Origin), is answered (400, 403, 426) and freed, too: then -EBADMSG or -EACCES. */
 int vg_ws_accept(struct vg_web_req *req, size_t message_max, const struct vg_ws_ops *ops,
