@@ -45,11 +45,26 @@ static json_t *text_schema(size_t most) {
     return s;
 }
 
-static void add_path_parameters(json_t *all, const char *path) {
-    for (const char *p = path; (p = strchr(p, '{')); p++) {
+/* By the field of the request that the parameter becomes. */
+static json_t *part_schema(const struct vg_rest_route *r, size_t i) {
+    const ProtobufCFieldDescriptor *f =
+        r->request
+            ? protobuf_c_message_descriptor_get_field(&vg__pb__envelope__descriptor, r->request)
+            : NULL;
+    if (f && r->field[i])
+        f = protobuf_c_message_descriptor_get_field_by_name(f->descriptor, r->field[i]);
+    return f && f->type == PROTOBUF_C_TYPE_UINT32
+               ? json_pack("{s:s, s:i, s:I}", "type", "integer", "minimum", 0, "maximum",
+                           (json_int_t)UINT32_MAX)
+               : text_schema(256);
+}
+
+static void add_path_parameters(json_t *all, const struct vg_rest_route *r) {
+    size_t i = 0;
+    for (const char *p = r->path; (p = strchr(p, '{')); p++, i++) {
         size_t n = strcspn(p + 1, "}");
         vg_auto_free char *name = vg_strndup(p + 1, n);
-        json_array_append_new(all, parameter("path", name ? name : "", text_schema(256), false));
+        json_array_append_new(all, parameter("path", name ? name : "", part_schema(r, i), false));
     }
 }
 
@@ -144,7 +159,7 @@ static json_t *operation(const struct vg_rest_route *r) {
         json_object_set_new(j, "x-virga-request", json_string(f->name));
     if (r->flags & VG_REST_OPEN)
         json_object_set_new(j, "security", json_array());
-    add_path_parameters(all, r->path);
+    add_path_parameters(all, r);
     add_query(all, r->query);
     if (r->special == vg_rest_submit && r->status == 201)
         json_array_append_new(all, parameter("header", "Idempotency-Key", text_schema(128), false));

@@ -153,6 +153,7 @@ const struct vg_rest_route vg_rest_routes[] = {
      .answer = V(secrets)},
     {PUT("/secrets/{name}", B(SECRET_SET), "set a secret"), .field = {"name"},
      .query = V(secret_put_query), .body = V(secret_set)},
+    {POST("/secrets/rotate", B(SECRET_ROTATE), "seal every value anew with the newest master key")},
     {DELETE("/secrets/{name}", B(SECRET_REMOVE), "remove a secret"), .field = {"name"},
      .query = V(secret_query)},
 
@@ -166,6 +167,7 @@ const struct vg_rest_route vg_rest_routes[] = {
      .flags = VG_REST_CSV},
     {GET("/ledger", B(LEDGER), "every charge, newest first"), .query = V(ledger_query),
      .answer = V(ledger), .flags = VG_REST_CSV},
+    {POST("/ledger/credit", B(CREDIT), "a correction, as a row of its own"), .body = V(credit)},
     {GET("/budgets", B(BUDGET_LIST), "budgets with what is spent of them"), .answer = V(budgets)},
     {GET("/budgets/{name}", B(BUDGET_LIST), "one budget"), .pick = "name", .list = V(budgets),
      .answer = V(budget), .edited = V(budget_new)},

@@ -268,7 +268,7 @@ static int take_parts(struct vg_rest_call *call, const struct segments *have, st
         if (!call->part[k])
             return vg_err_set(err, VG_INVALID, "the path has a name that cannot be one");
         if (strlen(call->part[k]) > VG_VIEW_TEXT_MAX)
-            return vg_err_set(err, VG_TOO_BIG, "a name in the path is longer than %d bytes",
+            return vg_err_set(err, VG_INVALID, "a name in the path is longer than %d bytes",
                               VG_VIEW_TEXT_MAX);
         k++;
     }

@@ -75,7 +75,7 @@ static int set_method(struct vg_web_req *req, const char *name) {
         }
     if (!*name)
         return 400;
-    if (strcmp(name, "TRACE") == 0 || strcmp(name, "CONNECT") == 0)
+    if (strcmp(name, "TRACE") == 0 || strcmp(name, "CONNECT") == 0 || strcmp(name, "QUERY") == 0)
         return 405;
     for (; *name; name++)
         if (!is_token((unsigned char)*name))

@@ -95,6 +95,8 @@ json_t *vg_view_field_schema(struct vg_view *v, const struct vg_view_field *f) {
     if (f->kind == VG_VIEW_LABELS) {
         json_t *s = typed("object", null && taken);
         json_object_set_new(s, "additionalProperties", typed("string", false));
+        if (taken)
+            json_object_set_new(s, "propertyNames", json_pack("{s:s}", "pattern", "^[^=]+$"));
         return s;
     }
     if (f->pb->label != PROTOBUF_C_LABEL_REPEATED)

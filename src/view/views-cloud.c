@@ -20,7 +20,7 @@ SHOWN(nodes, "Nodes", node_list, INSIDE("nodes", "node", node));
 SHOWN(gpu_usage, "GpuUsage", gpu_usage, MAYBE("sm_mean_milli"), MAYBE("sm_max_percent"),
       MAYBE("mem_mean_milli"), MAYBE("mem_max_percent"), MAYBE("mem_peak_bytes"),
       MAYBE("energy_mj"), MAYBE("power_mw"), MAYBE("pcie_rx_bytes"), MAYBE("pcie_tx_bytes"),
-      MAYBE("sampled_usec"), MAYBE("idle_usec"), MAYBE("share_limit_bytes"),
+      MAYBE("sampled_usec"), MAYBE("idle_usec"), MAYBE("unused_usec"), MAYBE("share_limit_bytes"),
       MAYBE("share_used_bytes"), MAYBE("share_peak_bytes"), MAYBE("share_refused"));
 SHOWN(gpu_holder, "GpuHolder", gpu_holder, ID("task", "task_id"), PLAIN("name"), PLAIN("user"),
       PLAIN("gpu_milli"), INSIDE("usage", "usage", gpu_usage));

@@ -226,6 +226,9 @@ TAKEN(price_query, "PriceQuery", price_query, MAYBE("history"));
         PLAIN("org"), PLAIN("pool"), PLAIN("project"), PLAIN("task"), MAYBE("limit")
 TAKEN(cost_query, "CostQuery", cost_query, PLAIN("by"), COST_FILTER, MAYBE("zone_minutes"));
 TAKEN(ledger_query, "LedgerQuery", cost_query, COST_FILTER, PLAIN("before"));
+TAKEN(credit, "Credit", credit_add, PLAIN("user"), PLAIN("team"), PLAIN("project"),
+      {.name = "amount_micro", .kind = VG_VIEW_MAYBE, .flags = VG_VIEW_NEED},
+      {.name = "text", .flags = VG_VIEW_NEED});
 TAKEN(budget_new, "BudgetRequest", budget_set, NEED("scope"),
       {.name = "limit_micro", .kind = VG_VIEW_MAYBE, .flags = VG_VIEW_NEED},
       WORDS("period", "day", "week", "month", "year", "once"), PLAIN("warn_percent"),

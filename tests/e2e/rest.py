@@ -13,7 +13,7 @@ class Mismatch(AssertionError):
 def fits(schema, value, root, at="$"):
     """Checks the part of JSON Schema that the cloud's description uses, strictly: what is not named is not there. Raises Mismatch."""
     known = {"$ref", "type", "properties", "required", "additionalProperties", "items", "anyOf", "enum", "pattern", "minimum", "maximum",
-             "minLength", "maxLength", "maxItems", "format"}
+             "minLength", "maxLength", "maxItems", "format", "propertyNames"}
     if set(schema) - known:
         raise Mismatch(f"{at}: the validator does not know {set(schema) - known}")
     if "$ref" in schema:
@@ -60,6 +60,7 @@ def fits_object(schema, value, root, at):
     if missing:
         raise Mismatch(f"{at}: without {missing}")
     for key, one in value.items():
+        fits(schema.get("propertyNames", {}), key, root, f"{at} {key!r}")
         if key in named:
             fits(named[key], one, root, f"{at}.{key}")
         elif isinstance(other, dict):

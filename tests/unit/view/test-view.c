@@ -178,3 +178,44 @@ Test(view, every_view_has_a_schema) {
         json_decref(s);
     }
 }
+
+/* Fields that are not shown on purpose: raw numbers of what is shown otherwise, secrets, other
+ * views' part. */
+static bool is_left_out(const char *view, const char *field) {
+    static const char *const out[] = {"Tasks.task",
+                                      "Cancelled.task",
+                                      "Cancelled.next",
+                                      "Environment.machine",
+                                      "Environment.missed",
+                                      "HookSet.secret",
+                                      "Audit.checked",
+                                      "Audit.broken",
+                                      "Audit.head",
+                                      "AuditVerified.next",
+                                      NULL};
+    char name[128];
+    snprintf(name, sizeof name, "%s.%s", view, field);
+    for (size_t i = 0; out[i]; i++)
+        if (strcmp(out[i], name) == 0)
+            return true;
+    return false;
+}
+
+static bool is_shown(const struct vg_view *v, const char *field) {
+    for (size_t i = 0; i < v->n; i++) {
+        const struct vg_view_field *f = &v->fields[i];
+        if (strcmp(f->from ? f->from : f->name, field) == 0)
+            return true;
+    }
+    return false;
+}
+
+Test(view, whatever_the_wire_tells_is_shown) {
+    for (size_t i = 0; vg_views[i]; i++) {
+        const struct vg_view *v = vg_views[i];
+        for (unsigned k = 0; !v->taken && k < v->pb->n_fields; k++)
+            cr_expect(is_shown(v, v->pb->fields[k].name) ||
+                          is_left_out(v->name, v->pb->fields[k].name),
+                      "%s.%s is not shown", v->name, v->pb->fields[k].name);
+    }
+}
