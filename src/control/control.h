@@ -68,7 +68,12 @@ struct vg_control {
     struct vg_list replays; /* replay.c's */
     struct vg_list watches; /* struct vg_follow.on_job of watchers */
 
-    size_t series_room;     /* bytes that series may still take (series.h) */
+    size_t series_room; /* bytes that series may still take (series.h) */
+    struct {
+        uint64_t probed_usec; /* boot clock; 0: never */
+        bool probing;
+        int result;         /* of the last probe */
+    } ready;                /* ready.c's */
     struct vg_hooks *hooks; /* owned; NULL: there are none */
     struct vg_counts counts;
     struct vg_rest *rest;             /* owned; NULL: nobody has asked over HTTP */

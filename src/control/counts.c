@@ -7,6 +7,12 @@
 #include <stdlib.h>
 
 void vg_counts_done(struct vg_counts *c) {
+    vg_map_for_each (s, &c->charges) {
+        struct vg_charge_sum *sum = s->value;
+        free(sum->key);
+        free(sum);
+    }
+    vg_map_done(&c->charges);
     vg_map_for_each (s, &c->sums) {
         struct vg_sum *sum = s->value;
         free(sum->key);
@@ -46,4 +52,23 @@ void vg_used_add(struct vg_used *to, const struct vg_used *more) {
     to->gpu_milli_usec += more->gpu_milli_usec;
     to->cpu_usec += more->cpu_usec;
     to->energy_mj += more->energy_mj;
+}
+
+void vg_counts_charge(struct vg_counts *c, const char *pool, const char *currency, int64_t micro) {
+    char *key = vg_fmt("%s\n%s", pool, currency);
+    struct vg_charge_sum *s = key ? vg_map_get(&c->charges, key) : NULL;
+    if (key && !s && vg_map_len(&c->charges) < VG_COUNTS_SUMS_MAX && (s = vg_alloc(sizeof *s))) {
+        if (vg_map_put(&c->charges, key, s) < 0) {
+            free(s);
+            s = NULL;
+        } else {
+            s->key = key;
+            key = NULL;
+            snprintf(s->pool, sizeof s->pool, "%s", pool);
+            snprintf(s->currency, sizeof s->currency, "%s", currency);
+        }
+    }
+    if (s && micro > 0)
+        s->micro += (uint64_t)micro;
+    free(key);
 }

@@ -55,6 +55,7 @@ int vg_ledger_add(struct vg_control *c, struct vg_ledger_row *row, vg_store_cb *
     }
     c->ledger.last++;
     vg_budgets_charge(c, row);
+    vg_counts_charge(&c->counts, row->pool, row->currency, row->cost_micro);
     return 0;
 }
 

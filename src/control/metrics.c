@@ -10,7 +10,9 @@
 #include "control/history.h"
 #include "control/job.h"
 #include "control/listen.h"
+#include "control/metrics-int.h"
 #include "control/node-gpus.h"
+#include "control/ready.h"
 #include "net/http.h"
 
 #include <dirent.h>
@@ -30,13 +32,6 @@ struct vg_metrics {
 
 /* ------------------------------------------------------------------ lines */
 
-struct family {
-    const char *name, *type, *help;
-    int (*fill)(struct vg_control *c, const struct family *f, struct vg_buf *to);
-    /* Of one GPU; false: nobody tells it. For families of GPUs. */
-    bool (*of_gpu)(const struct vg_nodelink *n, const struct vg_node_gpu *g, double *ret);
-};
-
 static int put_escaped(struct vg_buf *to, const char *value) {
     int r = 0;
     while (r >= 0 && *value) {
@@ -50,26 +45,25 @@ static int put_escaped(struct vg_buf *to, const char *value) {
     return r;
 }
 
-static int put_label(struct vg_buf *to, const char *before, const char *name, const char *value) {
+int vg_metric_label(struct vg_buf *to, const char *before, const char *name, const char *value) {
     int r = vg_buf_printf(to, "%s%s=\"", before, name);
     if (r >= 0)
         r = put_escaped(to, value);
     return r < 0 ? r : vg_buf_append(to, "\"", 1);
 }
 
-static int put_value(struct vg_buf *to, double v) {
+int vg_metric_value(struct vg_buf *to, double v) {
     return vg_buf_printf(to, " %.15g\n", v);
 }
 
-/* One line without labels, or with one. */
-static int put(struct vg_buf *to, const struct family *f, const char *label, const char *text,
-               double v) {
+int vg_metric_put(struct vg_buf *to, const struct vg_family *f, const char *label, const char *text,
+                  double v) {
     int r = vg_buf_printf(to, "%s%s", f->name, label ? "{" : "");
     if (r >= 0 && label)
-        r = put_label(to, "", label, text);
+        r = vg_metric_label(to, "", label, text);
     if (r >= 0 && label)
         r = vg_buf_append(to, "}", 1);
-    return r < 0 ? r : put_value(to, v);
+    return r < 0 ? r : vg_metric_value(to, v);
 }
 
 /* ------------------------------------------------------------------ what is gathered */
@@ -125,28 +119,28 @@ static void gather(struct vg_control *c) {
 
 /* ------------------------------------------------------------------ virgad itself */
 
-static int build_info(struct vg_control *c, const struct family *f, struct vg_buf *to) {
+static int build_info(struct vg_control *c, const struct vg_family *f, struct vg_buf *to) {
     (void)c;
-    return put(to, f, "version", VG_VERSION, 1);
+    return vg_metric_put(to, f, "version", VG_VERSION, 1);
 }
 
-static int process_cpu(struct vg_control *c, const struct family *f, struct vg_buf *to) {
+static int process_cpu(struct vg_control *c, const struct vg_family *f, struct vg_buf *to) {
     struct rusage u;
     (void)c;
     if (getrusage(RUSAGE_SELF, &u) < 0)
         return 0;
-    return put(to, f, NULL, NULL,
-               (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
-                   (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6);
+    return vg_metric_put(to, f, NULL, NULL,
+                         (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+                             (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6);
 }
 
-static int process_memory(struct vg_control *c, const struct family *f, struct vg_buf *to) {
+static int process_memory(struct vg_control *c, const struct vg_family *f, struct vg_buf *to) {
     (void)c;
     uint64_t bytes = vg_resident_bytes();
-    return bytes ? put(to, f, NULL, NULL, (double)bytes) : 0;
+    return bytes ? vg_metric_put(to, f, NULL, NULL, (double)bytes) : 0;
 }
 
-static int process_fds(struct vg_control *c, const struct family *f, struct vg_buf *to) {
+static int process_fds(struct vg_control *c, const struct vg_family *f, struct vg_buf *to) {
     DIR *d = opendir("/proc/self/fd");
     double n = -3; /* itself, and the two that every folder has */
     (void)c;
@@ -155,37 +149,37 @@ static int process_fds(struct vg_control *c, const struct family *f, struct vg_b
     while (readdir(d))
         n++;
     closedir(d);
-    return put(to, f, NULL, NULL, n);
+    return vg_metric_put(to, f, NULL, NULL, n);
 }
 
-static int process_start(struct vg_control *c, const struct family *f, struct vg_buf *to) {
+static int process_start(struct vg_control *c, const struct vg_family *f, struct vg_buf *to) {
     uint64_t up = vg_now_usec() - c->started_usec;
-    return put(to, f, NULL, NULL, (double)(vg_wall_usec() - up) / 1e6);
+    return vg_metric_put(to, f, NULL, NULL, (double)(vg_wall_usec() - up) / 1e6);
 }
 
 /* ------------------------------------------------------------------ nodes, pools, tasks */
 
-static int nodes_by_state(struct vg_control *c, const struct family *f, struct vg_buf *to) {
+static int nodes_by_state(struct vg_control *c, const struct vg_family *f, struct vg_buf *to) {
     uint64_t n[VG_NODE_STATES] = {0};
     int r = 0;
     vg_map_for_each (s, &c->nodes)
         n[((struct vg_nodelink *)s->value)->node->state]++;
     for (int i = 0; r >= 0 && i < VG_NODE_STATES; i++)
-        r = put(to, f, "state", vg_node_state_name((enum vg_node_state)i), (double)n[i]);
+        r = vg_metric_put(to, f, "state", vg_node_state_name((enum vg_node_state)i), (double)n[i]);
     return r;
 }
 
-static int node_up(struct vg_control *c, const struct family *f, struct vg_buf *to) {
+static int node_up(struct vg_control *c, const struct vg_family *f, struct vg_buf *to) {
     int r = 0;
     vg_map_for_each (s, &c->nodes) {
         const struct vg_nodelink *n = s->value;
         if (r >= 0)
-            r = put(to, f, "node", n->node->name, vg_nodelink_hears(n));
+            r = vg_metric_put(to, f, "node", n->node->name, vg_nodelink_hears(n));
     }
     return r;
 }
 
-static double pool_value(const struct family *f, const struct vg_eng_pool_info *i) {
+static double pool_value(const struct vg_family *f, const struct vg_eng_pool_info *i) {
     const char *what = strrchr(f->name, '_') + 1; /* virga_pool_queued */
     const struct {
         const char *name;
@@ -201,52 +195,53 @@ static double pool_value(const struct family *f, const struct vg_eng_pool_info *
     return 0;
 }
 
-static int pools(struct vg_control *c, const struct family *f, struct vg_buf *to) {
+static int pools(struct vg_control *c, const struct vg_family *f, struct vg_buf *to) {
     int r = 0;
     for (size_t i = 0; r >= 0 && i < c->conf.n_pools; i++) {
         struct vg_eng_pool_info info = {0};
         const char *name = c->conf.pool[i].name;
         vg_eng_pool_info(c->policy.eng, vg_eng_pool_id(name), &info);
-        r = put(to, f, "pool", name, pool_value(f, &info));
+        r = vg_metric_put(to, f, "pool", name, pool_value(f, &info));
     }
     return r;
 }
 
-static int tasks_by_state(struct vg_control *c, const struct family *f, struct vg_buf *to) {
+static int tasks_by_state(struct vg_control *c, const struct vg_family *f, struct vg_buf *to) {
     int r = 0;
     for (int i = 0; r >= 0 && i < VG_TASK_STATES; i++)
         if (!vg_task_state_final((enum vg_task_state)i))
-            r = put(to, f, "state", vg_task_state_name((enum vg_task_state)i),
-                    (double)c->metrics->tasks[i]);
+            r = vg_metric_put(to, f, "state", vg_task_state_name((enum vg_task_state)i),
+                              (double)c->metrics->tasks[i]);
     return r;
 }
 
-static int tasks_submitted(struct vg_control *c, const struct family *f, struct vg_buf *to) {
-    return put(to, f, NULL, NULL, (double)c->counts.submitted);
+static int tasks_submitted(struct vg_control *c, const struct vg_family *f, struct vg_buf *to) {
+    return vg_metric_put(to, f, NULL, NULL, (double)c->counts.submitted);
 }
 
-static int tasks_ended(struct vg_control *c, const struct family *f, struct vg_buf *to) {
+static int tasks_ended(struct vg_control *c, const struct vg_family *f, struct vg_buf *to) {
     int r = 0;
     for (int i = 0; r >= 0 && i < VG_TASK_STATES; i++)
         if (vg_task_state_final((enum vg_task_state)i))
-            r = put(to, f, "outcome", vg_task_state_name((enum vg_task_state)i),
-                    (double)c->counts.ended[i]);
+            r = vg_metric_put(to, f, "outcome", vg_task_state_name((enum vg_task_state)i),
+                              (double)c->counts.ended[i]);
     return r;
 }
 
-static int attempts_ended(struct vg_control *c, const struct family *f, struct vg_buf *to) {
+static int attempts_ended(struct vg_control *c, const struct vg_family *f, struct vg_buf *to) {
     int r = 0;
     for (size_t i = 0; r >= 0 && i < VG_COUNT(c->counts.attempts); i++)
-        r = put(to, f, "how", vg_history_how((enum vg_eng_end)i), (double)c->counts.attempts[i]);
+        r = vg_metric_put(to, f, "how", vg_history_how((enum vg_eng_end)i),
+                          (double)c->counts.attempts[i]);
     return r;
 }
 
-static int decisions(struct vg_control *c, const struct family *f, struct vg_buf *to) {
-    int r = put(to, f, "decision", "start", (double)c->counts.started);
-    return r < 0 ? r : put(to, f, "decision", "preempt", (double)c->counts.preempted);
+static int decisions(struct vg_control *c, const struct vg_family *f, struct vg_buf *to) {
+    int r = vg_metric_put(to, f, "decision", "start", (double)c->counts.started);
+    return r < 0 ? r : vg_metric_put(to, f, "decision", "preempt", (double)c->counts.preempted);
 }
 
-static int teams(struct vg_control *c, const struct family *f, struct vg_buf *to) {
+static int teams(struct vg_control *c, const struct vg_family *f, struct vg_buf *to) {
     int r = 0;
     vg_map_for_each (m, &c->counts.sums) {
         const struct vg_sum *s = m->value;
@@ -256,38 +251,38 @@ static int teams(struct vg_control *c, const struct family *f, struct vg_buf *to
         if (r >= 0)
             r = vg_buf_printf(to, "%s{", f->name);
         if (r >= 0)
-            r = put_label(to, "", "pool", s->pool);
+            r = vg_metric_label(to, "", "pool", s->pool);
         if (r >= 0)
-            r = put_label(to, ",", "team", s->team);
+            r = vg_metric_label(to, ",", "team", s->team);
         if (r >= 0)
             r = vg_buf_append(to, "}", 1);
         if (r >= 0)
-            r = put_value(to, v);
+            r = vg_metric_value(to, v);
     }
     return r;
 }
 
 /* ------------------------------------------------------------------ GPUs */
 
-static int put_gpu(struct vg_buf *to, const struct family *f, const struct vg_nodelink *n,
+static int put_gpu(struct vg_buf *to, const struct vg_family *f, const struct vg_nodelink *n,
                    uint32_t index, double v) {
     const Vg__Pb__GpuState *g = n->gpu[index].state;
     const char *model = g && g->model ? g->model : n->node->gpu_model;
     int r = vg_buf_printf(to, "%s{", f->name);
     if (r >= 0)
-        r = put_label(to, "", "node", n->node->name);
+        r = vg_metric_label(to, "", "node", n->node->name);
     if (r >= 0)
         r = vg_buf_printf(to, ",index=\"%u\"", index);
     if (r >= 0)
-        r = put_label(to, ",", "uuid", g && g->uuid ? g->uuid : "");
+        r = vg_metric_label(to, ",", "uuid", g && g->uuid ? g->uuid : "");
     if (r >= 0)
-        r = put_label(to, ",", "model", model ? model : "");
+        r = vg_metric_label(to, ",", "model", model ? model : "");
     if (r >= 0)
         r = vg_buf_append(to, "}", 1);
-    return r < 0 ? r : put_value(to, v);
+    return r < 0 ? r : vg_metric_value(to, v);
 }
 
-static int gpus(struct vg_control *c, const struct family *f, struct vg_buf *to) {
+static int gpus(struct vg_control *c, const struct vg_family *f, struct vg_buf *to) {
     int r = 0;
     vg_map_for_each (s, &c->nodes) {
         const struct vg_nodelink *n = s->value;
@@ -336,7 +331,7 @@ static bool gpu_drained(const struct vg_nodelink *n, const struct vg_node_gpu *g
 
 /* ------------------------------------------------------------------ the pages */
 
-static const struct family families[] = {
+static const struct vg_family families[] = {
     {"virga_build_info", "gauge", "The version of virgad; the value is 1.", build_info, NULL},
     {"process_cpu_seconds_total", "counter", "CPU time of virgad.", process_cpu, NULL},
     {"process_resident_memory_bytes", "gauge", "Memory of virgad.", process_memory, NULL},
@@ -375,6 +370,28 @@ static const struct family families[] = {
     {"virga_gpu_last_xid", "gauge", "The driver's last complaint.", gpus, gpu_xid},
     {"virga_gpu_held_ratio", "gauge", "Part of the GPU that tasks hold.", gpus, gpu_held},
     {"virga_gpu_drained", "gauge", "Whether nothing new is placed there.", gpus, gpu_drained},
+    {"virga_ready", "gauge", "Whether /readyz says so.", vg_metrics_ready, NULL},
+    {"virga_store_backlog_bytes", "gauge", "What waits to be written to the disk.",
+     vg_metrics_backlog, NULL},
+    {"virga_series_memory_bytes", "gauge", "Memory of what tasks and nodes used over time.",
+     vg_metrics_series, NULL},
+    {"virga_http_requests_total", "counter", "Requests to the web port, by class of status.",
+     vg_metrics_requests, NULL},
+    {"virga_http_limited_total", "counter", "Requests that came too often.", vg_metrics_web, NULL},
+    {"virga_http_connections", "gauge", "Connections to the web port.", vg_metrics_web, NULL},
+    {"virga_http_streams", "gauge", "Event streams and WebSockets.", vg_metrics_web, NULL},
+    {"virga_logins_total", "counter",
+     "Sign-ins of browsers, and connections that showed a token, by result.", vg_metrics_logins,
+     NULL},
+    {"virga_hooks", "gauge", "Hooks by state.", vg_metrics_hooks, NULL},
+    {"virga_hook_waiting", "gauge", "Events that wait to be sent.", vg_metrics_hook, NULL},
+    {"virga_hook_sent_total", "counter", "Events that servers have taken.", vg_metrics_hook, NULL},
+    {"virga_hook_failed_total", "counter", "Tries that failed.", vg_metrics_hook, NULL},
+    {"virga_hook_dropped_total", "counter", "Events that were given up.", vg_metrics_hook, NULL},
+    {"virga_charged_total", "counter", "What the ledger charged since virgad started.",
+     vg_metrics_charged, NULL},
+    {"virga_budget_spent_ratio", "gauge", "Part of the budget that is spent in its period.",
+     vg_metrics_budgets, NULL},
 };
 
 int vg_metrics_part(void *control, size_t i, struct vg_buf *to) {
@@ -383,7 +400,7 @@ int vg_metrics_part(void *control, size_t i, struct vg_buf *to) {
         return 0;
     if (i == 0)
         gather(c);
-    const struct family *f = &families[i];
+    const struct vg_family *f = &families[i];
     int r = vg_buf_printf(to, "# HELP %s %s\n# TYPE %s %s\n", f->name, f->help, f->name, f->type);
     if (r >= 0)
         r = f->fill(c, f, to);
@@ -397,10 +414,22 @@ static int health_part(void *user, size_t i, struct vg_buf *to) {
     return vg_buf_append(to, "ok\n", 3) < 0 ? -ENOMEM : 1;
 }
 
+static int ready_part(void *user, size_t i, struct vg_buf *to) {
+    if (i)
+        return 0;
+    vg_auto_free char *text = vg_ready_text(user);
+    return !text || vg_buf_printf(to, "%s\n", text) < 0 ? -ENOMEM : 1;
+}
+
+static int ready_status(void *user) {
+    return vg_ready(user) ? 200 : 503;
+}
+
 static const struct vg_http_page pages[] = {
-    {"/metrics", "text/plain; version=0.0.4; charset=utf-8", vg_metrics_part},
-    {"/healthz", "text/plain; charset=utf-8", health_part},
-    {NULL, NULL, NULL},
+    {"/metrics", "text/plain; version=0.0.4; charset=utf-8", vg_metrics_part, NULL},
+    {"/healthz", "text/plain; charset=utf-8", health_part, NULL},
+    {"/readyz", "application/json", ready_part, ready_status},
+    {NULL, NULL, NULL, NULL},
 };
 
 /* ------------------------------------------------------------------ life */

@@ -209,11 +209,14 @@ static void on_hello(struct vg_peer *p, uint32_t req, const Vg__Pb__Hello *h) {
     }
     /* Over TLS a greeting without a token may come from a node: it shows a certificate or joins. */
     bool later = !p->unix_socket && !p->nested_node && (!h->token || !*h->token);
+    bool shown = !later && !p->unix_socket && !p->nested_node;
     if (!later && vg_who_settle(p->ctl, p, h->token, &err) < 0) {
+        p->ctl->counts.logins_refused += shown;
         vg_peer_fail(p, req, &err);
         vg_conn_close(p->conn);
         return;
     }
+    p->ctl->counts.logins += shown;
     if (!later)
         p->kind = VG_PEER_CLIENT;
     VG_ENVELOPE(env);

@@ -165,6 +165,7 @@ static void stored(void *arg, int result) {
         vg_err_sys(&err, result, "the sign-in could not be stored");
         vg_rest_fail(call, &err);
     } else if (call && call->req && !call->over) {
+        b->ctl->counts.logins++;
         set_cookie(call->req, b->token, SESSION_SEC);
         snprintf(p->who.key, sizeof p->who.key, "%s", b->id);
         if (call->route->method == VG_WEB_POST)

@@ -137,6 +137,7 @@ int vg_rest_settle(struct vg_rest_call *call, const char *token, struct vg_err *
 
 /* Who guesses is slowed down; who knows is not kept waiting for him. */
 int vg_rest_sign_in_failed(struct vg_rest_call *call, struct vg_err *err) {
+    call->ctl->counts.logins_refused++;
     call->wait_msec = vg_webport_limit_login(call->ctl, call->req->peer);
     if (!call->wait_msec)
         vg_webport_login_failed(call->ctl, call->req->peer);

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "control/listen.h"
+#include "control/ready.h"
 #include "control/rest.h"
 #include "http/files.h"
 #include "http/rate.h"
@@ -53,11 +54,20 @@ void vg_webport_login_failed(struct vg_control *c, const char *peer) {
 
 /* ------------------------------------------------------------------ requests */
 
+static void answer_ready(struct vg_control *c, struct vg_web_req *req) {
+    vg_auto_free char *text = vg_ready_text(c);
+    vg_web_set(req, "Cache-Control", "no-store");
+    vg_web_answer(req, text && vg_ready(c) ? 200 : 503, "application/json", text ? text : "{}",
+                  text ? strlen(text) : 2);
+}
+
 static void on_request(struct vg_web_req *req, void *user) {
     if (strncmp(req->path, "/api/", 5) == 0)
         vg_rest_request(user, req);
     else if (strcmp(req->path, "/healthz") == 0)
         vg_web_text(req, 200, "ok");
+    else if (strcmp(req->path, "/readyz") == 0)
+        answer_ready(user, req);
     else
         vg_web_files_answer(&vg_web_dashboard, req);
 }
@@ -177,4 +187,9 @@ void vg_webport_renew(struct vg_control *c) {
 
 const char *vg_webport_url(const struct vg_control *c) {
     return c->webport ? c->webport->url : "";
+}
+
+struct vg_web_numbers vg_webport_numbers(const struct vg_control *c) {
+    return c->webport && c->webport->web ? vg_web_numbers(c->webport->web)
+                                         : (struct vg_web_numbers){0};
 }

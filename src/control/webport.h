@@ -13,6 +13,9 @@ void vg_webport_renew(struct vg_control *c);
 /* "https://host:port"; "" when there is none. */
 const char *vg_webport_url(const struct vg_control *c);
 
+/* All 0 when there is none. */
+struct vg_web_numbers vg_webport_numbers(const struct vg_control *c);
+
 /* 0, or in how many milliseconds this principal may ask again. */
 uint64_t vg_webport_limit_user(struct vg_control *c, const char *user);
 /* Sign-ins of an address: asked before one is tried, told when one failed. */

@@ -76,6 +76,8 @@ static const char *phrase(int status) {
         return "Method Not Allowed";
     case 431:
         return "Request Header Fields Too Large";
+    case 503:
+        return "Service Unavailable";
     case 505:
         return "HTTP Version Not Supported";
     default:
@@ -147,11 +149,13 @@ static int begin_answer(struct conn *c, int status, size_t path) {
     if (status == 200 && !(c->page = find(c->http, c->request + 4, path)))
         status = 404;
     c->answering = true;
+    if (c->page && c->page->status)
+        status = c->page->status(c->http->user);
     if (c->page)
         return vg_buf_printf(&c->out,
-                             "HTTP/1.1 200 OK\r\nContent-Type: %s\r\nTransfer-Encoding: chunked\r\n"
+                             "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nTransfer-Encoding: chunked\r\n"
                              "Cache-Control: no-store\r\nConnection: close\r\n\r\n",
-                             c->page->type);
+                             status, phrase(status), c->page->type);
     return vg_buf_printf(&c->out,
                          "HTTP/1.1 %d %s\r\nContent-Type: text/plain\r\nContent-Length: %zu\r\n"
                          "%sConnection: close\r\n\r\n%s\n",

@@ -21,6 +21,7 @@ struct vg_http_page {
     /* Appends part `i`, counted from 0. 1: done, more may follow; 0: there is no such part, the
        page is complete; -errno: the answer is broken off. */
     int (*part)(void *user, size_t i, struct vg_buf *to);
+    int (*status)(void *user); /* 200 or 503, asked before its first part; NULL: 200 */
 };
 
 struct vg_http;

@@ -1,12 +1,18 @@
 """Numbers for Prometheus: that virgad serves them, that they follow the format to the letter, that they say what happened, and
 that nobody who asks badly or slowly is in anybody's way."""
 import http.client
+import json
+import os
 import re
+import shutil
+import signal
 import socket
+import ssl
+import subprocess
 import time
 
 import pytest
-from virga import Cloud, wait_for
+from virga import ROOT, Cloud, read_pid, wait_for
 
 CONFIG = """
 metrics: 127.0.0.1:0
@@ -138,6 +144,96 @@ def test_what_else_is_asked_for(scrape):
     assert scrape.ask("/metrics", "POST")[0] == scrape.ask("/metrics", "HEAD")[0] == 405
 
 
+def promtool(*args, **kw):
+    if not shutil.which("promtool"):
+        pytest.skip("promtool is not installed (Debian's package prometheus)")
+    return subprocess.run(["promtool", *args], capture_output=True, text=True, **kw)
+
+
+def test_promtool_finds_nothing_to_complain_about(cloud, scrape):
+    cloud.vrun("true", check=0)
+    done = promtool("check", "metrics", input=scrape.ask("/metrics")[2])
+    assert (done.returncode, done.stdout + done.stderr) == (0, ""), done
+    bad = promtool("check", "metrics", input="# TYPE x_total gauge\nx_total 1\n")
+    assert bad.returncode != 0, "a control: it can complain"
+
+
+def families(scrape):
+    return set(re.findall(r"^# TYPE (\S+) ", scrape.ask("/metrics")[2], re.M))
+
+
+def test_every_number_is_documented_and_every_documented_one_is_there(scrape):
+    table = re.findall(r"^\| (`.*?) \|", (ROOT / "docs" / "metrics.md").read_text(), re.M)
+    documented = {name for cell in table for name in re.findall(r"`((?:virga|process)_\w+)`", cell)}
+    assert documented == families(scrape)
+
+
+def expressions(node):
+    if isinstance(node, dict):
+        if "expr" in node:
+            yield node["expr"]
+        node = node.values()
+    elif not isinstance(node, list):
+        return
+    for child in node:
+        yield from expressions(child)
+
+
+def test_the_dashboard_and_the_alerts_ask_for_what_is_there(scrape, tmp_path):
+    dashboard = json.loads((ROOT / "packaging" / "grafana" / "virga.json").read_text())
+    exprs = [e.replace("$instance", ".*").replace("$node", ".*") for e in expressions(dashboard)]
+    assert len(exprs) > 30 and len({p["id"] for p in dashboard["panels"]}) == len(dashboard["panels"])
+    alerts = ROOT / "packaging" / "prometheus" / "virga.rules.yml"
+    known = families(scrape) | {"up"}
+    for e in exprs + re.findall(r"expr: (.*)", alerts.read_text()):
+        assert "$" not in e, e
+        named = set(re.findall(r"\b(up|(?:virga|process)_\w+)\b", e))
+        assert named and named <= known, e
+    for q in re.findall(r"label_values\((\w+)", json.dumps(dashboard)):
+        assert q in known, q
+    rules = {"groups": [{"name": "dashboard", "rules": [{"record": f"panel:{i}", "expr": e} for i, e in enumerate(exprs)]}]}
+    (tmp_path / "rules.yml").write_text(json.dumps(rules))  # JSON is YAML
+    for file in (tmp_path / "rules.yml", alerts):
+        done = promtool("check", "rules", str(file))
+        assert done.returncode == 0, done
+    done = promtool("test", "rules", str(alerts.with_name("virga.rules.test.yml")))
+    assert done.returncode == 0, done.stdout + done.stderr
+    tested = set(re.findall(r"alertname: (\w+)", alerts.with_name("virga.rules.test.yml").read_text()))
+    assert tested == set(re.findall(r"alert: (\w+)", alerts.read_text())), "each alert has its test"
+
+
+def test_readiness_on_both_ports(cloud, scrape):
+    assert json.loads(scrape.ask("/readyz")[2]) == {"ready": True, "why": []}
+    assert scrape.ask("/readyz")[:2] == (200, "application/json")
+    url = cloud.json("status")["url"]
+    context = ssl.create_default_context(cafile=cloud.home / "control" / "ca.crt")
+    host, port = re.match(r"https://(.*):(\d+)$", url).groups()
+    for path, body in (("/healthz", b"ok\n"), ("/readyz", b'{"ready":true,"why":[]}')):
+        c = http.client.HTTPSConnection(host, int(port), context=context, timeout=30)
+        c.request("GET", path)
+        r = c.getresponse()
+        assert (r.status, r.read()) == (200, body)
+        c.close()
+    wait_for("the requests to be counted", lambda: scrape().get("virga_http_requests_total", **{"class": "2xx"}) >= 2)
+    # A node that has not come back: tasks may run there that nobody knows.
+    cloud.out("vrun", "-d", "-n", "there", "sleep", "600")
+    cloud.wait_state("there", "running")
+    agent = read_pid(cloud.home / "node" / "pid")
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        os.kill(read_pid(cloud.home / "control" / "pid"), signal.SIGKILL)
+        wait_for("virgad to be back", lambda: ask_quietly(Scrape(cloud)))
+        again = Scrape(cloud)
+        status, kind, text = again.ask("/readyz")
+        assert (status, kind) == (503, "application/json")
+        assert json.loads(text) == {"ready": False, "why": ["nodes of its earlier life have not reported yet"]}
+        assert again().get("virga_ready") == 0 and again.ask("/healthz")[0] == 200
+    finally:
+        os.kill(agent, signal.SIGCONT)
+    wait_for("it to be ready", lambda: ask_quietly(Scrape(cloud), "/readyz"))
+    cloud.virga("task", "cancel", "there", check=0)
+
+
 def test_who_asks_badly_or_never_ends_is_in_nobodys_way(cloud, scrape):
     idle = [socket.create_connection(scrape.address) for _ in range(32)]
     assert socket.create_connection(scrape.address).recv(1) == b"", "there is room for so many"
@@ -152,9 +248,9 @@ def test_who_asks_badly_or_never_ends_is_in_nobodys_way(cloud, scrape):
         assert s.recv(100).startswith(b"HTTP/1.1 400 ")
 
 
-def ask_quietly(scrape):
+def ask_quietly(scrape, path="/healthz"):
     try:
-        return scrape.ask("/healthz")[0] == 200
+        return scrape.ask(path)[0] == 200
     except (OSError, http.client.HTTPException):
         return False
 

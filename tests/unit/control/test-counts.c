@@ -37,3 +37,21 @@ Test(counts, too_many_are_told_as_one) {
     cr_assert_leq(vg_map_len(&c.sums), (size_t)VG_COUNTS_SUMS_MAX + 1);
     vg_counts_done(&c);
 }
+
+Test(counts, charges_are_summed_by_pool_and_currency_and_only_grow) {
+    struct vg_counts c = {0};
+    vg_counts_charge(&c, "a", "EUR", 5);
+    vg_counts_charge(&c, "a", "EUR", 7);
+    vg_counts_charge(&c, "a", "EUR", -3);
+    vg_counts_charge(&c, "a", "USD", 1);
+    vg_counts_charge(&c, "b", "EUR", 2);
+    cr_expect_eq(vg_map_len(&c.charges), 3);
+    cr_expect_eq(((struct vg_charge_sum *)vg_map_get(&c.charges, "a\nEUR"))->micro, 12);
+    for (int i = 0; i < VG_COUNTS_SUMS_MAX + 5; i++) {
+        char pool[16];
+        snprintf(pool, sizeof pool, "p%d", i);
+        vg_counts_charge(&c, pool, "EUR", 1);
+    }
+    cr_expect_eq(vg_map_len(&c.charges), VG_COUNTS_SUMS_MAX);
+    vg_counts_done(&c);
+}

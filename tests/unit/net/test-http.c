@@ -76,8 +76,15 @@ static int broken_part(void *user, size_t i, struct vg_buf *to) {
     return vg_buf_append(to, "half", 4) < 0 ? -ENOMEM : 1;
 }
 
-static const struct vg_http_page pages[] = {
-    {"/big", "text/plain", big_part}, {"/broken", "text/plain", broken_part}, {NULL, NULL, NULL}};
+static int is_sick(void *user) {
+    cr_assert_eq(user, &made);
+    return 503;
+}
+
+static const struct vg_http_page pages[] = {{"/big", "text/plain", big_part, NULL},
+                                            {"/broken", "text/plain", broken_part, NULL},
+                                            {"/sick", "text/plain", broken_part, is_sick},
+                                            {NULL, NULL, NULL, NULL}};
 static uv_loop_t loop;
 static struct vg_http *http;
 static uint16_t port;
@@ -173,4 +180,13 @@ Test(http, it_stops_in_the_middle_of_an_answer) {
     end();
     close(fd);
     close(idle);
+}
+
+Test(http, a_page_may_say_that_it_is_not_well) {
+    struct vg_buf b = {0};
+    begin();
+    read_all(ask("GET /sick HTTP/1.1\r\n\r\n"), &b);
+    cr_expect_eq(strncmp((char *)vg_buf_data(&b), "HTTP/1.1 503 Service Unavailable\r\n", 34), 0);
+    vg_buf_done(&b);
+    end();
 }
