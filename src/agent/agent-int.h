@@ -258,6 +258,14 @@ int vg_tasks_keep_start(struct vg_agent_task *t, const Vg__Pb__Start *start);
 /* Attaches a channel (taken) now, or when the task has its keeper. */
 int vg_tasks_attach(struct vg_agent_task *t, int fd, uint64_t flags);
 
+/* ------------------------------------------------------------------ virga ssh (agent-ssh.c) */
+
+/* Whether it is a connection of `virga ssh` to files that are not the node's. */
+bool vg_ssh_is_wanted(const Vg__Pb__Start *start);
+/* The node's OpenSSH server is in the folder that tasks see after this, if it has one. */
+void vg_ssh_offer(struct vg_agent *a);
+void vg_ssh_forget(struct vg_agent *a);
+
 /* ------------------------------------------------------------------ streams */
 
 int vg_io_open(struct vg_agent *a, struct vg_err *err);

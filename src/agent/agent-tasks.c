@@ -439,6 +439,8 @@ void vg_tasks_on_start(struct vg_agent *a, const Vg__Pb__Start *start, int *fds,
     }
     if (start->has_ticket && start->ticket.len)
         vg_tickets_add(&a->tickets, start->ticket.data, start->ticket.len, t->id, vg_now_usec());
+    if (vg_ssh_is_wanted(start))
+        vg_ssh_offer(a);
     t->gated = start->gated;
     vg_meter_begin(a, t, start);
     if (start->meeting) {

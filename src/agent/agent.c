@@ -414,6 +414,7 @@ void vg_agent_stopped(struct vg_agent *a) {
             unlink(path);
     }
     vg_auto_free char *inside = vg_agent_path(a, VG_AGENT_INSIDE);
+    vg_ssh_forget(a);
     if (inside)
         rmdir(inside);
     rmdir(a->keepers_dir);

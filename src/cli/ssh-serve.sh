@@ -4,11 +4,19 @@ fail() { echo "virga ssh: $1" >&2; exit 125; }
 me=$(id -un 2>/dev/null) || fail "your number $(id -u) has no name in /etc/passwd of this environment, and sshd lets in nobody without one: add a line for it there"
 [ -z "$2" ] || [ "$2" = "$me" ] || fail "in this session you are '$me', not '$2': use 'ssh -l $me', or a line 'User $me' in the configuration"
 PATH=$PATH:/usr/sbin:/sbin:/usr/local/sbin
-sshd=$(command -v sshd) && keygen=$(command -v ssh-keygen) ||
-    fail "this environment has no OpenSSH server: install it there (Debian and Ubuntu: openssh-server), or use --env node on a pool whose nodes have it"
-for sftp in /usr/lib/openssh /usr/libexec/openssh /usr/lib/ssh /usr/libexec /usr/lib/misc; do
-    [ -x $sftp/sftp-server ] && break
-done
+n=${VIRGA_SSH_NODE:-/run/virga/s/ssh}
+if sshd=$(command -v sshd) && keygen=$(command -v ssh-keygen); then
+    for sftp in /usr/lib/openssh /usr/libexec/openssh /usr/lib/ssh /usr/libexec /usr/lib/misc; do
+        [ -x $sftp/sftp-server ] && break
+    done
+    sftp=$sftp/sftp-server
+elif [ -x $n/sshd ] && [ -x $n/ssh-keygen ]; then
+    # The node's, by its own loader: nothing of this root need fit it.
+    by="$n/ld.so --library-path $n/lib"
+    sshd="$by $n/sshd" keygen="$by $n/ssh-keygen" sftp="$by $n/sftp-server"
+else
+    fail "neither this environment nor the node has an OpenSSH server: install it in one of them (Debian and Ubuntu: openssh-server)"
+fi
 d=/dev/shm/.virga-ssh-$(id -u)
 umask 077
 mkdir -p $d && [ -O $d ] && [ ! -L $d ] || fail "cannot use $d: end the session with 'virga session end' and connect again"
@@ -49,7 +57,7 @@ cat >$d/conf.$$ <<END
 HostKey $d/host
 AuthorizedKeysFile $d/key.$$
 ForceCommand exec /bin/sh $d/enter.$$
-Subsystem sftp $sftp/sftp-server
+Subsystem sftp $sftp
 UsePAM no
 StrictModes no
 PidFile none
@@ -60,7 +68,11 @@ PermitUserEnvironment no
 PrintMotd no
 LogLevel ERROR
 END
-[ "$(id -u)" != 0 ] || mkdir -p -m 755 /run/sshd
+# Root's sshd wants a user of its own; this root is the session's, and what is written there its own.
+if [ "$(id -u)" = 0 ]; then
+    mkdir -p -m 755 /run/sshd
+    grep -q ^sshd: /etc/passwd || echo 'sshd:x:65534:65534::/run/sshd:/bin/false' >>/etc/passwd
+fi
 # Where /etc/shadow cannot be read (it stays on its own machine) systemd's module would say that root is locked.
 SYSTEMD_NSS_BYPASS_SYNTHETIC=1
 export SYSTEMD_NSS_BYPASS_SYNTHETIC

@@ -188,7 +188,7 @@ def test_what_cannot_be_is_said_in_a_sentence(cloud, ssh):
     done = ssh.run("nobody@virga.cmd", "true")
     assert done.returncode == 255 and b"in this session you are 'root', not 'nobody'" in done.stderr
     assert b"which session?" in cloud.virga("ssh").stderr
-    assert b"leave --detach" in cloud.virga("ssh", "-d", "x").stderr
+    assert b"has no --detach" in cloud.virga("ssh", "-d", "x").stderr
 
 
 def test_without_a_server_there_it_says_what_to_install(cloud):
@@ -199,8 +199,8 @@ def test_without_a_server_there_it_says_what_to_install(cloud):
     for tool in ("id", "sh"):
         os.symlink(shutil.which(tool), root / "bin" / tool)
     script = script.replace(":/usr/sbin:/sbin:/usr/local/sbin", "")
-    done = cloud.run(["/bin/sh", "-c", script, "virga-ssh", "key", ""], env={"PATH": str(root / "bin")})
-    assert done.returncode == 125 and b"has no OpenSSH server: install it there" in done.stderr, done.stderr
+    done = cloud.run(["/bin/sh", "-c", script, "virga-ssh", "key", ""], env={"PATH": str(root / "bin"), "VIRGA_SSH_NODE": "/none"})
+    assert done.returncode == 125 and b"has an OpenSSH server: install it in one of them" in done.stderr, done.stderr
 
 
 @pytest.mark.skipif(not shutil.which("useradd") or not shutil.which("setpriv"), reason="useradd and setpriv are needed")
@@ -233,3 +233,28 @@ def test_from_another_machine_with_its_files(far):
     assert ssh.run("virga.far", "exit 6").returncode == 6
     wait_for("what was written there", lambda: (laptop.work / "back").exists()
              and (laptop.work / "back").read_text() == "from there\n")
+
+
+def test_where_the_machine_has_no_server_the_nodes_is_taken(far):
+    laptop = far.laptop
+    for gone in ("/usr/sbin/sshd", "/usr/bin/ssh-keygen", "/usr/lib/openssh/sftp-server"):
+        laptop.out("mv", gone, gone + ".away")
+    try:
+        ssh = Ssh(laptop)
+    except AssertionError:  # the client's own key is made by ssh-keygen
+        laptop.out("mv", "/usr/bin/ssh-keygen.away", "/usr/bin/ssh-keygen")
+        ssh = Ssh(laptop)
+        laptop.out("mv", "/usr/bin/ssh-keygen", "/usr/bin/ssh-keygen.away")
+    ssh.config = f"{laptop.inner}/ssh_config"
+    try:
+        done = ssh.run("virga.lent", "PATH=$PATH:/usr/sbin; command -v sshd; exit 8")
+        assert (done.stdout, done.returncode) == (b"", 8), done.stderr
+        assert "sshd" in ssh.out("virga.lent", "ls /run/virga/s/ssh").split()
+        assert ssh.out("-tt", "virga.lent", "tty").startswith("/dev/pts/")
+        (laptop.work / "sent").write_text("there and back\n")
+        done = ssh.run("-q", "-b", "-", "virga.lent", program="sftp",
+                       input=f"put {laptop.inner}/sent /tmp/sent\nget /tmp/sent {laptop.inner}/got\n".encode(), check=0)
+        assert (laptop.work / "got").read_text() == "there and back\n"
+    finally:
+        for gone in ("/usr/sbin/sshd", "/usr/bin/ssh-keygen", "/usr/lib/openssh/sftp-server"):
+            laptop.out("sh", "-c", f"[ ! -e {gone}.away ] || mv {gone}.away {gone}")
