@@ -93,7 +93,6 @@ if __name__ == "__main__":
     assert out == "raised 617 True\n"
     tasks = sdk.json("task", "list", "-a", "-n", "thousand", "--limit", "10000")
     assert 1 <= len(tasks) <= 8, "each map has at most as many workers as the pool has slots"
-    assert len({t["id"] for t in tasks if t["state"] == "succeeded"}) >= 1
     wait_quiet(sdk)
 
 

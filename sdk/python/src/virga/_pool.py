@@ -29,6 +29,7 @@ LOSSES_MOST = 5  # so often a call moves on because the cloud took its worker aw
 _AHEAD_S = 0.05  # a worker has calls for so long at hand, at most
 _AHEAD_MOST = 16
 _AHEAD_BYTES = 1 << 20
+_CANCEL_S = 0.1  # a call that was cancelled may end by itself so long: a new worker costs more
 _LEAVE_S = 30.0  # at the end of the program
 
 Show = Callable[[str, str], None]
@@ -42,6 +43,7 @@ class Call(concurrent.futures.Future):  # type: ignore[type-arg]
         self._pool, self._function, self._body, self._what = pool, function, body, what
         self._worker: Optional[Worker] = None
         self._deaths = self._losses = 0
+        self._end_by = 0.0  # when it was cancelled
         self.task_id: Optional[str] = None  # the task that runs or ran it
 
     def running(self) -> bool:
@@ -169,7 +171,9 @@ class Worker:
                 self.fill(channel)
             timeout = self.patience()
             if timeout is not None and timeout <= 0:
-                if self.pool.leave(self):
+                if self.given:
+                    self.end()
+                elif self.pool.leave(self):
                     self.leaving = True
                     channel.close_input()
                 continue
@@ -179,9 +183,12 @@ class Worker:
                 self.hear(channel, what, number, body)
 
     def patience(self) -> Optional[float]:
-        """How long it may do nothing; None: for ever."""
-        if self.given or self.leaving or not self.ready:
+        """How long it may take until its next word; None: for ever. Then it leaves, or is ended."""
+        if self.leaving or self.ended or not self.ready:
             return None
+        if self.given:
+            call = self.given[0][1]
+            return call._end_by - time.monotonic() if call.cancelled() else None
         if self.pool.closing:
             return 0.0
         return self.idle_since + self.pool.idle_s - time.monotonic()
@@ -252,6 +259,8 @@ class Worker:
         self.pool.printer.flush(self.number)
         _, call = self.given.popleft()
         self.idle_since = now
+        if self.given:  # the next one runs now; if it was cancelled while it waited, its moment begins
+            self.given[0][1]._end_by = now + _CANCEL_S
         if not good:
             self.pool.failed(call, revive(body))
             return
@@ -322,13 +331,14 @@ class Pool:
         return self._setup
 
     def drop(self, call: Call) -> None:
-        """Forgets a call that was cancelled; ends the worker that runs it."""
+        """Forgets a call that was cancelled. One that runs has a moment to end by itself; then its worker is ended."""
         with self.lock:
             if call in self.waiting:
                 self.waiting.remove(call)
                 self.empty.notify_all()
-            elif call._worker is not None and any(c is call for _, c in call._worker.given):
-                call._worker.end()
+            elif call._worker is not None:
+                call._end_by = time.monotonic() + _CANCEL_S
+                call._worker.wake()
 
     def close(self, wait: bool = True, cancel_waiting: bool = False, timeout: Optional[float] = None) -> None:
         """No more calls: workers leave when there is nothing left to do."""
