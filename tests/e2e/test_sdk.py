@@ -120,6 +120,20 @@ if __name__ == "__main__":
     assert set(runs.values()) == {"x"}, runs
 
 
+def test_a_call_that_takes_too_long_is_ended_and_the_others_are_not(sdk):
+    out = script(sdk, """
+import time, virga
+@virga.function(pool="cpu", concurrency=2, timeout=1.5)
+def f(n):
+    if n == 3:
+        time.sleep(600)
+    return n
+if __name__ == "__main__":
+    print([str(r) for r in f.map(range(8), return_exceptions=True)])
+""")
+    assert out == "['0', '1', '2', 'f had not returned after 1.5 s', '4', '5', '6', '7']\n"
+
+
 def test_short_items_do_not_wait_behind_long_ones(sdk):
     out = script(sdk, """
 import time

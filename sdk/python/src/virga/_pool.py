@@ -172,6 +172,7 @@ class Worker:
             timeout = self.patience()
             if timeout is not None and timeout <= 0:
                 if self.given:
+                    self.given[0][1].settle(error=TimeoutError(f"{self.given[0][1]._what} had not returned after {self.pool.timeout_s} s"))
                     self.end()
                 elif self.pool.leave(self):
                     self.leaving = True
@@ -188,7 +189,8 @@ class Worker:
             return None
         if self.given:
             call = self.given[0][1]
-            return call._end_by - time.monotonic() if call.cancelled() else None
+            due = call._end_by if call.cancelled() else self.last + self.pool.timeout_s if self.pool.timeout_s else None
+            return None if due is None else due - time.monotonic()
         if self.pool.closing:
             return 0.0
         return self.idle_since + self.pool.idle_s - time.monotonic()
@@ -276,11 +278,12 @@ class Pool:
     """Workers of one kind, and the calls for them."""
 
     def __init__(self, options: Options, max_workers: Optional[int] = None, idle_s: float = 2.0, retries: int = 0,
-                 retry_on: Sequence[Type[BaseException]] = (), show: Optional[Show] = None, what: str = "a function") -> None:
+                 retry_on: Sequence[Type[BaseException]] = (), show: Optional[Show] = None, what: str = "a function",
+                 timeout_s: Optional[float] = None) -> None:
         if max_workers is not None and max_workers < 1:
             raise ValueError("there has to be one worker at least")
         self.options, self.idle_s, self.retries, self.retry_on, self.what = options, idle_s, retries, tuple(retry_on), what
-        self.max_workers = max_workers
+        self.max_workers, self.timeout_s = max_workers, timeout_s
         self.printer = Printer(show)
         self.lock = threading.RLock()
         self.waiting: Deque[Call] = collections.deque()

@@ -76,7 +76,7 @@ class Function(Generic[R]):
             if options.name is None:
                 options = options.replace(name=_task_name(self._name))
             p = self._policy
-            self._pool = Pool(options, p["concurrency"], p["idle"], p["retries"], p["retry_on"], p["stream"], self._name)
+            self._pool = Pool(options, p["concurrency"], p["idle"], p["retries"], p["retry_on"], p["stream"], self._name, p["timeout"])
         return self._pool
 
     def _submit(self, pool: Pool, number: int, args: Sequence[Any], kwargs: Dict[str, Any]) -> Call:
@@ -196,12 +196,13 @@ def _task_name(qualname: str) -> str:
 def function(func: Callable[..., R]) -> Function[R]: ...
 @overload
 def function(func: None = None, *, concurrency: Optional[int] = None, retries: int = 0, retry_on: Sequence[Type[BaseException]] = (),
-             idle: float = 2.0, stream: Optional[Show] = None, **options: Any) -> Callable[[Callable[..., R]], Function[R]]: ...
+             idle: float = 2.0, timeout: Optional[float] = None, stream: Optional[Show] = None,
+             **options: Any) -> Callable[[Callable[..., R]], Function[R]]: ...
 
 
 def function(func: Optional[Callable[..., R]] = None, *, concurrency: Optional[int] = None, retries: int = 0,
-             retry_on: Sequence[Type[BaseException]] = (), idle: float = 2.0, stream: Optional[Show] = None,
-             **options: Any) -> Union[Function[R], Callable[[Callable[..., R]], Function[R]]]:
+             retry_on: Sequence[Type[BaseException]] = (), idle: float = 2.0, timeout: Optional[float] = None,
+             stream: Optional[Show] = None, **options: Any) -> Union[Function[R], Callable[[Callable[..., R]], Function[R]]]:
     """Makes a function one that can run on the cloud.
 
         @virga.function(pool="a100-1", gpus=1)
@@ -212,11 +213,12 @@ def function(func: Optional[Callable[..., R]] = None, *, concurrency: Optional[i
     concurrency   at most so many workers at once; as many as the pool has room for, unless said
     retries       how often a call runs again whose worker died (killed, out of memory), or that raised one of `retry_on`
     idle          how long a worker stays when there is nothing to do, in seconds
+    timeout       a call that runs longer than so many seconds is ended and raises TimeoutError
     sync          from another machine: what a call wrote into the project is here when it returns (True); False: soon after
     stream        told ("stdout" | "stderr", line) of what is printed there, instead of printing it here
     The other options are those of run()."""
     said = Options(**{"sync": True, **options})
-    policy = {"concurrency": concurrency, "retries": retries, "retry_on": tuple(retry_on), "idle": idle, "stream": stream}
+    policy = {"concurrency": concurrency, "retries": retries, "retry_on": tuple(retry_on), "idle": idle, "timeout": timeout, "stream": stream}
 
     def make(f: Callable[..., R]) -> Function[R]:
         return Function(f, said, **policy)
