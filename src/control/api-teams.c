@@ -248,10 +248,10 @@ void vg_api_team_list(struct vg_call *call) {
         vg__pb__team_info__init(m);
         m->name = t->name;
         m->org = t->org;
-        m->has_created_usec = 1;
-        m->created_usec = t->created_usec;
         m->has_users = vg_users_may_see(call->user, "", t->name);
         m->users = m->has_users ? t->users : 0;
+        m->has_created_usec = m->has_users;
+        m->created_usec = m->has_users ? t->created_usec : 0;
     }
     VG_ENVELOPE(env);
     Vg__Pb__TeamList m = VG__PB__TEAM_LIST__INIT;

@@ -9,9 +9,9 @@ SHOWN(user, "User", user_info, PLAIN("name"), PLAIN("team"), PLAIN("role"), MAYB
       PLAIN("created_usec"), PLAIN("service"), PLAIN("disabled"), PLAIN("email"),
       PLAIN("full_name"), PLAIN("org"), PLAIN("seen_usec"), PLAIN("oidc"));
 SHOWN(users, "Users", user_list, INSIDE("users", "user", user));
-SHOWN(team, "Team", team_info, PLAIN("name"), PLAIN("org"), PLAIN("users"), PLAIN("created_usec"));
+SHOWN(team, "Team", team_info, PLAIN("name"), PLAIN("org"), MAYBE("users"), PLAIN("created_usec"));
 SHOWN(teams, "Teams", team_list, INSIDE("teams", "team", team));
-SHOWN(org, "Org", org_info, PLAIN("name"), PLAIN("teams"), PLAIN("users"), PLAIN("created_usec"));
+SHOWN(org, "Org", org_info, PLAIN("name"), MAYBE("teams"), MAYBE("users"), PLAIN("created_usec"));
 SHOWN(orgs, "Orgs", org_list, INSIDE("orgs", "org", org));
 SHOWN(token, "Token", token_info, PLAIN("id"), PLAIN("user"), PLAIN("name"), PLAIN("created_usec"),
       PLAIN("used_usec"), PLAIN("expires_usec"), AS("scopes", "scope"));
