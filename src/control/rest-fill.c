@@ -95,6 +95,18 @@ void vg_rest_told_invite(struct vg_rest_call *call, const Vg__Pb__Envelope *env,
     vg_rest_json(call, 201, vg_view_json(call->route->answer, &m));
 }
 
+/* That a stranger's server does not answer is no fault of this one. */
+void vg_rest_told_hook_test(struct vg_rest_call *call, const Vg__Pb__Envelope *env, bool more) {
+    struct vg_err err = VG_ERR_INIT;
+    if (env->body_case != B(ERROR) ||
+        vg_reason_http(vg_reason_from_wire(env->error->reason)) < 500) {
+        vg_rest_told(call, env, more);
+        return;
+    }
+    vg_err_set(&err, VG_CONFLICT, "%s", env->error->text ? env->error->text : "");
+    vg_rest_fail(call, &err);
+}
+
 /* One, or all but what tasks changed, which is kept like environments and is none. */
 void vg_rest_told_envs(struct vg_rest_call *call, const Vg__Pb__Envelope *env, bool more) {
     if (env->body_case != B(ENVS)) {

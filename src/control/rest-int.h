@@ -123,4 +123,5 @@ vg_rest_fill_fn vg_rest_fill_get, vg_rest_fill_price, vg_rest_fill_op, vg_rest_f
 int vg_rest_status(const struct vg_rest_route *r); /* of success */
 vg_rest_fn vg_rest_submit, vg_rest_wait, vg_rest_login, vg_rest_logout, vg_rest_oidc_begin,
     vg_rest_oidc_end, vg_rest_openapi;
-vg_rest_told_fn vg_rest_told_logs, vg_rest_told_cancelled, vg_rest_told_invite, vg_rest_told_envs;
+vg_rest_told_fn vg_rest_told_logs, vg_rest_told_cancelled, vg_rest_told_invite, vg_rest_told_envs,
+    vg_rest_told_hook_test;

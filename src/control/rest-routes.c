@@ -183,7 +183,8 @@ const struct vg_rest_route vg_rest_routes[] = {
     {PUT("/hooks/{name}", B(HOOK_SET), "make or change one"), .field = {"name"},
      .body = V(hook_new), .then = B(HOOK_LIST), .pick = "name", .list = V(hooks),
      .answer = V(hook)},
-    {POST("/hooks/{name}/test", B(HOOK_TEST), "send a test"), .field = {"name"}},
+    {POST("/hooks/{name}/test", B(HOOK_TEST), "send a test"), .field = {"name"},
+     .told = vg_rest_told_hook_test},
     {DELETE("/hooks/{name}", B(HOOK_REMOVE), "remove one"), .field = {"name"}},
 };
 const size_t vg_rest_n_routes = VG_COUNT(vg_rest_routes);
