@@ -9,6 +9,8 @@ import os
 import re
 import signal
 import socketserver
+import ssl
+import subprocess
 import threading
 import time
 
@@ -25,7 +27,7 @@ mail: {server: "127.0.0.1:%d", from: cloud@example.org, tls: none}
 class Server:
     """Takes what is sent and answers with `status`; `requests` are (path, headers, body)."""
 
-    def __init__(self):
+    def __init__(self, cert=None):
         self.requests, self.status, self.lock = [], 200, threading.Lock()
         outer = self
 
@@ -44,7 +46,9 @@ class Server:
 
         self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.port = self.http.server_address[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"{'https' if cert else 'http'}://127.0.0.1:{self.port}"
+        if cert:
+            self.http.socket = tls_of(cert).wrap_socket(self.http.socket, server_side=True)
         threading.Thread(target=self.http.serve_forever, daemon=True).start()
 
     def take(self, path, n=1):
@@ -57,12 +61,26 @@ class Server:
         self.http.server_close()
 
 
+def tls_of(cert):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*cert)
+    return context
+
+
+def make_cert(folder, name):
+    """A certificate for 127.0.0.1 that is its own authority, and its key."""
+    cert, key = folder / f"{name}.crt", folder / f"{name}.key"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", f"/CN={name}",
+                    "-addext", "subjectAltName=IP:127.0.0.1", "-out", cert, "-keyout", key], check=True, capture_output=True)
+    return cert, key
+
+
 class MailServer(socketserver.ThreadingTCPServer):
     """SMTP, as little of it as is needed."""
     allow_reuse_address = daemon_threads = True
 
-    def __init__(self):
-        self.mails = []
+    def __init__(self, cert=None):
+        self.mails, self.logins = [], []
         outer = self
 
         class Handler(socketserver.StreamRequestHandler):
@@ -79,6 +97,18 @@ class MailServer(socketserver.ThreadingTCPServer):
                             text += more[1:] if more.startswith(b".") else more
                         outer.mails.append({**mail, "text": text})
                         mail = {"to": []}
+                    elif word == b"EHLO":
+                        say("250-here")
+                        say("250 AUTH PLAIN")
+                        continue
+                    elif word == b"AUTH":
+                        words = line.split()
+                        if len(words) < 3:
+                            say("334 ")
+                            words.append(self.rfile.readline().strip())
+                        outer.logins.append(base64.b64decode(words[2]).split(b"\0")[1:])
+                        say("235 welcome")
+                        continue
                     elif word == b"MAIL":
                         mail["from"] = re.search(rb"<(.*)>", line)[1].decode()
                     elif word == b"RCPT":
@@ -88,6 +118,8 @@ class MailServer(socketserver.ThreadingTCPServer):
                         return
 
         super().__init__(("127.0.0.1", 0), Handler)
+        if cert:
+            self.socket = tls_of(cert).wrap_socket(self.socket, server_side=True)
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
 
@@ -209,6 +241,44 @@ def test_mail(cloud, mail):
     assert "Zürich" in text and '"status": 3' in text and "virga hook remove post" in text
     assert cloud.out("virga", "hook", "test", "post") == "the server has taken it"
     assert len(mail.mails) == 2
+
+
+def test_only_servers_that_can_show_who_they_are(cloud, mail, tmp_path):
+    trusted, stranger = make_cert(tmp_path, "trusted"), make_cert(tmp_path, "stranger")
+    good, bad, post = Server(trusted), Server(stranger), MailServer(trusted)
+    (tmp_path / "password").write_text("pass word\n")
+    plain = (cloud.home / "config.yaml").read_text()
+    (cloud.home / "config.yaml").write_text(f"""
+heartbeat: 500ms
+hooks: {{retry: 200ms, ca: {trusted[0]}}}
+mail: {{server: "127.0.0.1:{post.server_address[1]}", from: c@example.org, tls: tls, ca: {trusted[0]}, user: me, password_file: {tmp_path / "password"}}}
+""")
+    try:
+        cloud.virga("config", "reload", check=0)
+        set_hook(cloud, "good", good.url + "/x", "task.ended")
+        assert cloud.out("virga", "hook", "test", "good") == "the server has taken it"
+        set_hook(cloud, "bad", bad.url + "/x", "task.ended")
+        done = cloud.virga("hook", "test", "bad")
+        assert done.returncode != 0 and b"certificate" in done.stderr and not bad.requests
+        set_hook(cloud, "post", "mailto:ann@example.org", "task.ended")
+        assert cloud.out("virga", "hook", "test", "post") == "the server has taken it"
+        assert post.logins == [[b"me", b"pass word"]] and len(post.mails) == 1
+        (cloud.home / "config.yaml").write_text((cloud.home / "config.yaml").read_text().replace("tls: tls", "tls: starttls"))
+        cloud.virga("config", "reload", check=0)
+        plain_port = f"127.0.0.1:{mail.server_address[1]}"
+        text = re.sub(r'server: "[^"]*"', f'server: "{plain_port}"', (cloud.home / "config.yaml").read_text())
+        (cloud.home / "config.yaml").write_text(text)
+        cloud.virga("config", "reload", check=0)
+        mail.logins.clear()
+        done = cloud.virga("hook", "test", "post")  # a server that does not offer STARTTLS is told nothing
+        assert done.returncode != 0 and not mail.logins, done
+    finally:
+        (cloud.home / "config.yaml").write_text(plain)
+        cloud.virga("config", "reload", check=0)
+        for server in (good, bad):
+            server.close()
+        post.shutdown()
+        post.server_close()
 
 
 def test_nodes_and_gpus_for_administrators(cloud, server):

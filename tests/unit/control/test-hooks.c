@@ -181,6 +181,24 @@ Test(hooks, what_waits_is_bounded_and_outlives_a_restart) {
     cr_expect(vg_hook_wanted(&w.c, "budget.warned"));
 }
 
+Test(hooks, a_node_that_comes_is_told_to_those_who_hear_everything) {
+    set(&admin, "all", "http://127.0.0.1:1/", "node.ready", "cloud");
+    expect_ok(&admin, BODY(HOOKS));
+    set(&admin, "own", "http://127.0.0.1:1/", "task.ended", NULL);
+    expect_ok(&admin, BODY(HOOKS));
+    play_agent(&w, &agent, "n1", 0, NULL, 0);
+    side_sync(&w, &agent);
+    vg_map_for_each (s, &w.c.hooks->map) {
+        struct vg_hook *h = s->value;
+        cr_assert_eq(h->n_waiting, strcmp(h->name, "all") == 0 ? 1 : 0, "%s", h->name);
+        if (!h->n_waiting)
+            continue;
+        struct vg_delivery *d = vg_list_entry(vg_list_first(&h->waiting), struct vg_delivery, link);
+        cr_expect(strstr(d->body, "\"node\":\"n1\""), "%s", d->body);
+        cr_expect_str_eq(d->event, "node.ready");
+    }
+}
+
 /* ------------------------------------------------------------------ words */
 
 Test(hook_text, urls) {
