@@ -19,7 +19,7 @@
 #include <sys/stat.h>
 
 #define LAST_LOOK_MS 1000           /* how long the end of a task waits for its last sample */
-#define MAGIC 0x7667757361676533ULL /* of this form of the file */
+#define MAGIC 0x7667757361676534ULL /* of this form of the file */
 #define ANCESTORS_MAX 64
 
 struct usage_file {
@@ -267,6 +267,8 @@ bool vg_meter_usage(const struct vg_agent_task *t, Vg__Pb__GpuUsage *ret) {
     ret->share_refused = t->share.use.refused;
     ret->has_sampled_usec = true;
     ret->sampled_usec = u->busy_usec;
+    ret->has_unused_usec = true;
+    ret->unused_usec = u->unused_usec;
     ret->idle_usec = u->end_usec > u->used_usec ? u->end_usec - u->used_usec : 0;
     return true;
 }

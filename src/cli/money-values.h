@@ -1,6 +1,7 @@
 #pragma once
 /* Amounts and times of `virga price`, `cost`, `usage` and `budget`, as people write and read them.
  */
+#include "cli/amount.h"
 #include "cli/cmd.h"
 
 #include <stdint.h>
@@ -11,7 +12,3 @@ int vg_opt_micro(struct vg_cmd_line *l, const char *arg, uint64_t *ret);
 int vg_opt_percent(struct vg_cmd_line *l, const char *arg, uint32_t *ret);
 /* "2026-11-01", "2026-11-01 08:00", with a zone if wanted; "now"; "7d" (so long ago). */
 int vg_opt_when(struct vg_cmd_line *l, const char *arg, uint64_t *ret_usec);
-/* Millionths for people: "12.50", "-0.000003". At least two decimals, no more than needed. */
-char *vg_micro_text(int64_t micro, char *out, size_t n);
-/* Thousandths of a percent: "30%", "12.5%"; 0: NULL. */
-char *vg_percent_text(uint32_t milli, char *out, size_t n);

@@ -5,6 +5,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/util.h"
+#include "cli/amount.h"
 #include "cli/gpu-show.h"
 #include "cli/progress.h"
 
@@ -228,6 +229,8 @@ void vg_task_print(const Vg__Pb__TaskInfo *t) {
          vg_clean(b, sizeof(b), t->cwd.data ? t->cwd.data : (uint8_t *)"", t->cwd.len));
     line("user", t->user);
     line("team", t->team);
+    if (t->project && *t->project)
+        line("project", t->project);
     line("pool", t->pool);
     line("node", t->node);
     line("session", t->session);
@@ -244,6 +247,12 @@ void vg_task_print(const Vg__Pb__TaskInfo *t) {
         line("ended", vg_when(t->ended_usec, b, sizeof(b)));
     if (t->started_usec)
         line("time", vg_task_time(t, b, sizeof(b)));
+    if (t->has_cost_micro) {
+        char cost[40];
+        snprintf(b, sizeof(b), "%s %s", vg_micro_text((int64_t)t->cost_micro, cost, sizeof(cost)),
+                 t->currency ? t->currency : "");
+        line("cost", b);
+    }
     if (t->cpu_usec)
         line("cpu", vg_format_duration(t->cpu_usec, b, sizeof(b)));
     if (t->mem_peak_bytes)

@@ -2,9 +2,12 @@
  */
 #include "base/cleanup.h"
 #include "base/mem.h"
+#include "base/util.h"
 #include "control/api.h"
 #include "control/history.h"
+#include "control/ledger.h"
 #include "control/nodes.h"
+#include "control/price.h"
 
 #include <string.h>
 
@@ -15,6 +18,7 @@ struct line {
     Vg__Pb__Resources held;
     Vg__Pb__GpuUsage use;
     char *texts[3]; /* owned: node, pool, how */
+    int64_t cost;
 };
 
 struct lines {
@@ -67,6 +71,30 @@ static void add_current(struct vg_control *c, const struct vg_task *t, struct li
          t->grant);
 }
 
+static int add_cost(void *arg, const struct vg_ledger_row *row) {
+    struct lines *all = arg;
+    for (size_t i = 0; i < all->n; i++)
+        if (all->line[i].pb.attempt == row->attempt)
+            all->line[i].cost += row->cost_micro;
+    return 0;
+}
+
+/* What each has cost, and the one that runs until now. */
+static int add_costs(struct vg_control *c, const struct vg_job *j, uint64_t task,
+                     struct lines *all) {
+    struct vg_ledger_filter f = {.task = task};
+    if (!vg_prices_any(c))
+        return 0;
+    int r = vg_store_load_ledger(c->store, &f, add_cost, all);
+    if (r >= 0 && j)
+        vg_ledger_running_of(j, vg_wall_usec(), add_cost, all);
+    for (size_t i = 0; r >= 0 && i < all->n; i++) {
+        all->line[i].pb.has_cost_micro = true;
+        all->line[i].pb.cost_micro = all->line[i].cost > 0 ? (uint64_t)all->line[i].cost : 0;
+    }
+    return r;
+}
+
 static void answer(struct vg_call *call, struct lines *all) {
     VG_ENVELOPE(env);
     Vg__Pb__AttemptList list = VG__PB__ATTEMPT_LIST__INIT;
@@ -97,8 +125,11 @@ void vg_api_attempt_list(struct vg_call *call) {
     const struct vg_task *t = vg_found_task(&found);
     all.line = vg_alloc(ATTEMPTS_MAX * sizeof *all.line);
     int r = all.line ? vg_store_load_attempts(call->ctl->store, t->id, take_row, &all) : -ENOMEM;
-    if (r >= 0) {
+    if (r >= 0)
         add_current(call->ctl, t, &all);
+    if (r >= 0)
+        r = add_costs(call->ctl, found.job, t->id, &all);
+    if (r >= 0) {
         answer(call, &all);
     } else {
         vg_err_sys(&err, r, "cannot read the task's attempts");

@@ -9,6 +9,7 @@
 #include "control/nodes.h"
 #include "control/persist.h"
 #include "control/place.h"
+#include "control/price.h"
 #include "control/sessions.h"
 #include "control/users.h"
 #include "control/webport.h"
@@ -26,7 +27,9 @@ static void out_of_memory(struct vg_call *call) {
 /* ------------------------------------------------------------------ pools */
 
 static void fill_pool(struct vg_control *c, const struct vg_pool_conf *p, Vg__Pb__PoolInfo *m,
-                      Vg__Pb__Resources *shape) {
+                      Vg__Pb__Resources *shape, Vg__Pb__Price *price) {
+    const struct vg_tariff *t =
+        vg_book_at(&c->book, p->name, vg_pool_class_name(p->class), vg_wall_usec());
     struct vg_eng_pool_info info = {0};
     vg_eng_pool_info(c->policy.eng, vg_eng_pool_id(p->name), &info);
     vg__pb__pool_info__init(m);
@@ -45,6 +48,10 @@ static void fill_pool(struct vg_control *c, const struct vg_pool_conf *p, Vg__Pb
     m->network = (char *)vg_network_name(p->network);
     m->is_default = strcmp(p->name, c->conf.default_pool) == 0;
     m->description = p->description;
+    if (t) {
+        vg_price_to_pb(t, price);
+        m->price = price;
+    }
 }
 
 void vg_api_pool_list(struct vg_call *call) {
@@ -53,12 +60,13 @@ void vg_api_pool_list(struct vg_call *call) {
     vg_auto_free Vg__Pb__PoolInfo *info = vg_alloc((n + 1) * sizeof *info);
     vg_auto_free Vg__Pb__PoolInfo **list = vg_alloc((n + 1) * sizeof *list);
     vg_auto_free Vg__Pb__Resources *shape = vg_alloc((n + 1) * sizeof *shape);
-    if (!info || !list || !shape) {
+    vg_auto_free Vg__Pb__Price *price = vg_alloc((n + 1) * sizeof *price);
+    if (!info || !list || !shape || !price) {
         out_of_memory(call);
         return;
     }
     for (size_t i = 0; i < n; i++) {
-        fill_pool(c, &c->conf.pool[i], &info[i], &shape[i]);
+        fill_pool(c, &c->conf.pool[i], &info[i], &shape[i], &price[i]);
         list[i] = &info[i];
     }
     VG_ENVELOPE(env);

@@ -1,8 +1,10 @@
 /* A task for people: what lists, answers and watchers are sent of it. */
 #include "base/util.h"
 #include "control/job.h"
+#include "control/ledger.h"
 #include "control/nodes.h"
 #include "control/place.h"
+#include "control/price.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -80,6 +82,24 @@ static void info_of_batch(const struct vg_task *t, struct vg_task_info *ret) {
     pb->secret = ret->secret;
 }
 
+/* What it has cost until now. A group's members have costs of their own. */
+static void info_of_cost(struct vg_control *c, const struct vg_task *t, Vg__Pb__TaskInfo *pb) {
+    const struct vg_team *team = vg_tenants_team(&c->tenants, t->team);
+    const struct vg_job *j = vg_job_get(c, t->id);
+    int64_t cost = 0;
+    pb->project = (char *)vg_ledger_project(t->spec);
+    pb->org = team ? team->org : NULL;
+    if (!vg_prices_any(c) || vg_task_is_group(t) || !t->attempt.number)
+        return;
+    if (j)
+        cost = vg_ledger_spent(j, vg_wall_usec());
+    else if (vg_store_task_cost(c->store, t->id, &cost) < 0)
+        return;
+    pb->has_cost_micro = 1;
+    pb->cost_micro = cost > 0 ? (uint64_t)cost : 0;
+    pb->currency = c->conf.currency;
+}
+
 void vg_task_info(struct vg_control *c, const struct vg_task *t, struct vg_task_info *ret) {
     Vg__Pb__TaskInfo *pb = &ret->pb;
     const Vg__Pb__TaskSpec *s = t->spec;
@@ -119,4 +139,5 @@ void vg_task_info(struct vg_control *c, const struct vg_task *t, struct vg_task_
     pb->time_limit_usec = s->time_limit_usec;
     info_of_batch(t, ret);
     info_of_gpus(c, t, ret);
+    info_of_cost(c, t, pb);
 }

@@ -458,20 +458,3 @@ int vg_ledger_restore(struct vg_control *c, struct vg_err *err) {
     }
     return r < 0 ? vg_err_sys(err, r, "cannot read the ledger in %s", c->home.db) : 0;
 }
-
-static int sum_row(void *arg, const struct vg_ledger_row *row) {
-    struct vg_meter *m = arg;
-    m->billed += row->cost_micro;
-    m->part++;
-    return 0;
-}
-
-int vg_ledger_cost_of(struct vg_control *c, uint64_t task, int64_t *ret) {
-    struct vg_ledger_filter f = {.task = task};
-    struct vg_meter m = {0};
-    int r = vg_store_load_ledger(c->store, &f, sum_row, &m);
-    if (r < 0)
-        return r;
-    *ret = m.billed;
-    return m.part ? 0 : -ENOENT;
-}

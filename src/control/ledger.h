@@ -55,7 +55,5 @@ uint64_t vg_ledger_rate(const struct vg_job *j, uint64_t now_usec);
 uint64_t vg_ledger_pays_until(const struct vg_job *j);
 /* Prices or shares changed: what --max-cost pays for is looked at again. */
 void vg_ledger_look(struct vg_control *c);
-/* What a task that is not in memory has cost; -ENOENT: there are no rows of it. */
-int vg_ledger_cost_of(struct vg_control *c, uint64_t task, int64_t *ret);
 /* What it is charged to: its project, or its label of that name; "": none. */
 const char *vg_ledger_project(const Vg__Pb__TaskSpec *s);

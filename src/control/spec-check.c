@@ -56,6 +56,12 @@ static int check_names(const Vg__Pb__TaskSpec *s, struct vg_err *err) {
             "'%.64s' cannot name a task: use 1 to %d letters, digits, '.', '_' or '-', "
             "beginning with a letter or digit",
             s->name, VG_CONF_NAME_MAX);
+    if (s->project && *s->project && !vg_conf_name_valid(s->project))
+        return vg_err_set(
+            err, VG_INVALID,
+            "'%.64s' cannot name a project: use 1 to %d letters, digits, '.', '_' or '-', "
+            "beginning with a letter or digit",
+            s->project, VG_CONF_NAME_MAX);
     if (s->session && *s->session && !vg_conf_name_valid(s->session))
         return vg_err_set(err, VG_INVALID,
                           "'%.64s' cannot name a session: use 1 to %d letters, digits, '.', '_' or "

@@ -48,6 +48,7 @@ static void take_use(struct vg_gpu_use *u, const struct vg_card_sample *s, uint6
     u->sm_sum += part_of(s->sm_percent * usec, part);
     u->mem_sum += part_of(mem_percent * usec, part);
     u->busy_usec += usec;
+    u->unused_usec += sm ? 0 : usec;
     u->sm_max = VG_MAX(u->sm_max, sm);
     u->mem_max = VG_MAX(u->mem_max, mem);
     if (part->own && s->sm_percent && s->at_usec > u->used_usec)

@@ -16,7 +16,8 @@ struct vg_gpu_use {
     uint64_t samples;    /* that told a use */
     uint64_t sm_sum;     /* percent times microseconds, over all cards */
     uint64_t mem_sum;
-    uint64_t busy_usec; /* the time they stand for, over all cards */
+    uint64_t busy_usec;   /* the time they stand for, over all cards */
+    uint64_t unused_usec; /* of it: in which it did nothing at all */
     uint32_t sm_max, mem_max;
     uint64_t mem_peak_bytes; /* of one moment, over all cards */
     uint64_t energy_mj, pcie_rx_bytes, pcie_tx_bytes;

@@ -157,6 +157,23 @@ const char *vg_store_path(const struct vg_store *s) {
     return s->path;
 }
 
+static int row_cost(void *ctx, sqlite3_stmt *q) {
+    *(int64_t *)ctx = sqlite3_column_int64(q, 0);
+    return 0;
+}
+
+int vg_store_task_cost(struct vg_store *s, uint64_t task, int64_t *ret) {
+    char id[VG_ID_LEN + 1];
+    sqlite3_stmt *q;
+    int r = store_prepare(
+        s, "SELECT coalesce(sum(cost_micro),0) FROM ledger WHERE task=? AND task<>''", &q);
+    if (r < 0)
+        return r;
+    vg_id_format(task, id);
+    sqlite3_bind_text(q, 1, id, -1, SQLITE_STATIC);
+    return store_each(q, row_cost, ret);
+}
+
 static int row_last(void *ctx, sqlite3_stmt *q) {
     *(uint64_t *)ctx = store_u64(q, 0);
     return 0;
