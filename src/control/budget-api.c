@@ -113,6 +113,8 @@ static int read_budget(const struct vg_call *call, const Vg__Pb__BudgetSet *m,
         return vg_err_set(err, VG_INVALID, "tasks get at most a day's notice");
     b->set_usec = old && b->period == VG_PERIOD_ONCE ? old->set_usec : vg_wall_usec();
     b->from_usec = b->until_usec = 0; /* worked out anew */
+    if (old && old->limit_micro != b->limit_micro)
+        b->warned_percent = 0;
     b->stopping = b->holds = false;
     snprintf(b->who, sizeof b->who, "%s", call->user->name);
     snprintf(b->currency, sizeof b->currency, "%s", c->conf.currency);

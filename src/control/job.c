@@ -530,10 +530,11 @@ void vg_job_arm_limit(struct vg_job *j) {
 
 /* So much of the time that is paid for is notice, at most. */
 #define NOTICE_PART 10
+#define NOTICE_LEAST_USEC 100000 /* or nothing would end it */
 
 static uint64_t cost_notice_usec(const struct vg_job *j, uint64_t until) {
     uint64_t begun = j->task->started_usec, whole = until > begun ? until - begun : 0;
-    return VG_MIN(vg_job_grace_usec(j), whole / NOTICE_PART);
+    return VG_MAX(VG_MIN(vg_job_grace_usec(j), whole / NOTICE_PART), (uint64_t)NOTICE_LEAST_USEC);
 }
 
 static void cost_over(void *user) {
