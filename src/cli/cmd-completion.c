@@ -42,6 +42,15 @@ static int on_words(const Vg__Pb__Envelope *env, void *user, struct vg_err *err)
     if (env->body_case == VG__PB__ENVELOPE__BODY_USERS)
         for (size_t i = 0; i < env->users->n_user; i++)
             printf("%s\n", env->users->user[i]->name);
+    if (env->body_case == VG__PB__ENVELOPE__BODY_TEAMS)
+        for (size_t i = 0; i < env->teams->n_team; i++)
+            printf("%s\n", env->teams->team[i]->name);
+    if (env->body_case == VG__PB__ENVELOPE__BODY_ORGS)
+        for (size_t i = 0; i < env->orgs->n_org; i++)
+            printf("%s\n", env->orgs->org[i]->name);
+    if (env->body_case == VG__PB__ENVELOPE__BODY_TOKENS)
+        for (size_t i = 0; i < env->tokens->n_token; i++)
+            printf("%s\n", env->tokens->token[i]->id);
     return 0;
 }
 
@@ -69,6 +78,12 @@ static int words(const char *kind) {
         req = vg_request(HOOK_LIST, hook_list, &none);
     else if (strcmp(kind, "USER") == 0)
         req = vg_request(USER_LIST, user_list, &none);
+    else if (strcmp(kind, "TEAM") == 0)
+        req = vg_request(TEAM_LIST, team_list, &none);
+    else if (strcmp(kind, "ORG") == 0)
+        req = vg_request(ORG_LIST, org_list, &none);
+    else if (strcmp(kind, "TOKEN") == 0)
+        req = vg_request(TOKEN_LIST, token_list, &none);
     else
         return 0;
     vg_call_once(&req, on_words, NULL, &err);
@@ -77,8 +92,8 @@ static int words(const char *kind) {
 
 /* "TASK..." and "[TASK...]" are of kind TASK. Empty: nothing to ask. */
 static const char *kind_of(const char *args, char *out, size_t n) {
-    static const char *const kinds[] = {"TASK",     "POOL",   "NODE", "SESSION", "USER",
-                                        "SCHEDULE", "SECRET", "HOOK", "FILE"};
+    static const char *const kinds[] = {"TASK", "POOL",  "NODE",     "SESSION", "USER", "TEAM",
+                                        "ORG",  "TOKEN", "SCHEDULE", "SECRET",  "HOOK", "FILE"};
     const char *a = args + (*args == '[');
     for (unsigned i = 0; i < VG_COUNT(kinds); i++)
         if (strncmp(a, kinds[i], strlen(kinds[i])) == 0) {

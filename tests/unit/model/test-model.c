@@ -287,6 +287,67 @@ Test(tenant, names_slots_and_uids_are_unique) {
     vg_tenants_done(&t);
 }
 
+Test(tenant, teams_and_organisations_move_and_go_when_they_are_empty) {
+    struct vg_tenants t = {0};
+    struct vg_err err = VG_ERR_INIT;
+    struct vg_team *vision, *speech;
+    struct vg_user *u;
+    cr_assert_eq(vg_tenants_add_org(&t, "a b", 1, &err), -EINVAL);
+    cr_assert_eq(vg_tenants_add_org(&t, "acme", 1, &err), 0);
+    cr_assert_eq(vg_tenants_add_org(&t, "acme", 1, &err), -EEXIST);
+    cr_assert_eq(vg_tenants_add_team(&t, "acme", "vision", 1, &vision, &err), 0);
+    cr_assert_eq(vg_tenants_add_team(&t, "new", "speech", 1, &speech, &err), 0);
+    cr_assert_not_null(vg_tenants_org(&t, "new"), "made with its first team");
+    cr_assert_eq(vg_tenants_add_user(&t, "ann", "vision", VG_ROLE_MEMBER, -1, -1, 0, 1, &u, &err),
+                 0);
+    cr_assert_eq(vg_tenants_remove_team(&t, "vision"), -EBUSY);
+    cr_assert_eq(vg_tenants_remove_org(&t, "acme"), -EBUSY);
+    vg_tenants_move_user(u, speech);
+    cr_assert(vision->users == 0 && speech->users == 1 && u->team == speech);
+    cr_assert_eq(vg_tenants_move_team(&t, vision, "nowhere"), -ENOENT);
+    cr_assert_eq(vg_tenants_move_team(&t, vision, "new"), 0);
+    cr_assert_str_eq(vision->org, "new");
+    cr_assert_eq(vg_tenants_remove_org(&t, "acme"), 0);
+    cr_assert_eq(vg_tenants_remove_org(&t, "acme"), -ENOENT);
+    cr_assert_eq(vg_tenants_remove_team(&t, "vision"), 0);
+    cr_assert_eq(vg_tenants_remove_team(&t, "vision"), -ENOENT);
+    cr_assert_eq(vg_tenants_remove_user(&t, "ann"), 0);
+    cr_assert_eq(speech->users, 0);
+    vg_tenants_done(&t);
+}
+
+Test(tenant, a_uid_belongs_to_one) {
+    struct vg_tenants t = {0};
+    struct vg_err err = VG_ERR_INIT;
+    struct vg_user *ann, *bob;
+    vg_tenants_add_team(&t, "org", "vision", 1, NULL, &err);
+    vg_tenants_add_user(&t, "ann", "vision", VG_ROLE_MEMBER, 7, 7, 0, 1, &ann, &err);
+    vg_tenants_add_user(&t, "bob", "vision", VG_ROLE_MEMBER, -1, -1, 0, 1, &bob, &err);
+    cr_assert_eq(vg_tenants_bind_user(&t, bob, 7, 7), -EEXIST);
+    cr_assert_eq(vg_tenants_bind_user(&t, ann, 8, 9), 0);
+    cr_assert(vg_tenants_by_uid(&t, 8) == ann && !vg_tenants_by_uid(&t, 7) && ann->gid == 9);
+    cr_assert_eq(vg_tenants_bind_user(&t, bob, 7, 7), 0);
+    cr_assert_eq(vg_user_set_text(&bob->email, "bob@example.org"), 0);
+    cr_assert_eq(vg_user_set_text(&bob->email, ""), 0);
+    cr_assert_null(bob->email);
+    vg_tenants_done(&t);
+}
+
+Test(tenant, scopes_are_words) {
+    char *all[] = {"read", "run", "secrets", "admin"}, *wrong[] = {"run", "Admin"};
+    unsigned bits = 0;
+    cr_assert_eq(vg_scope_parse(all, 4, &bits), 0);
+    cr_assert_eq(bits, VG_SCOPE_READ | VG_SCOPE_RUN | VG_SCOPE_SECRETS | VG_SCOPE_ADMIN);
+    cr_assert_eq(vg_scope_parse(NULL, 0, &bits), 0);
+    cr_assert_eq(bits, VG_SCOPE_ALL);
+    cr_assert_eq(vg_scope_parse(wrong, 2, &bits), -EINVAL);
+    for (unsigned i = 0; i < 4; i++)
+        cr_assert_str_eq(vg_scope_name(i), all[i]);
+    cr_assert_null(vg_scope_name(4));
+    cr_assert_str_eq(vg_act_name(VG_ACT_MANAGE_USERS), "manage-users");
+    cr_assert_null(vg_act_name(1u << 31));
+}
+
 Test(tenant, roles_reach_as_far_as_the_table_says) {
     struct vg_team vision = {.name = "vision"};
     struct vg_user u = {.name = "ann", .team = &vision};
