@@ -148,6 +148,7 @@ static void on_housekeeping(uv_timer_t *t) {
     vg_peers_tick(c);
     vg_schedules_tick(c);
     give_memory_back(c);
+    vg_webport_tick(c);
     vg_policy_windows(c);
     vg_place_tick(c);
     vg_mlink_tick(c);

@@ -10,7 +10,8 @@
 #define B(name) VG__PB__ENVELOPE__BODY_##name
 #define SOON_USEC 100000 /* changes of so long are told together */
 #define TICK_USEC VG_USEC
-#define AHEAD (1u << 20) /* bytes that may wait for a reader */
+#define AGAIN_USEC 50000   /* then those who are behind are looked at */
+#define AHEAD (256u << 10) /* bytes that may wait for a reader */
 #define MISSED_MAX 10000
 #define TASKS_A_TURN 2000
 #define CAUGHT_UP_A_TURN 500
@@ -71,20 +72,24 @@ static void fill(struct vg_control *c, const struct vg_task *t, struct task_even
     events_next(c->events);
 }
 
-/* `only` NULL: everybody. */
-static void tell_task(struct vg_events *ev, uint64_t id, struct reader *only) {
+/* To everybody who wants it; `missed`: to those alone who were not told of it before. Its text is
+   made once (rest-live.c), so tasks are the outer loop. */
+static void tell_task(struct vg_events *ev, uint64_t id, bool missed) {
     struct task_event e = {0};
     struct vg_task *stored = NULL;
     struct vg_job *j = vg_job_get(ev->ctl, id);
     bool filled = false;
-    if (!j && vg_persist_get(ev->ctl, id, &stored) < 0)
-        return;
-    const struct vg_task *t = j ? j->task : stored;
+    const struct vg_task *t = j                                          ? j->task
+                              : vg_persist_get(ev->ctl, id, &stored) < 0 ? NULL
+                                                                         : stored;
     vg_list_for_each (it, &ev->readers) {
         struct reader *r = vg_list_entry(it, struct reader, link);
-        if ((only && r != only) || !t || !wants(r, t))
+        bool room = reader_has_room(r);
+        if (missed && (!room || !vg_map_del_u64(&r->missed, id)))
             continue;
-        if (!reader_has_room(r)) {
+        if (!t || !wants(r, t))
+            continue;
+        if (!room) {
             miss(r, id);
             continue;
         }
@@ -104,23 +109,25 @@ static void tell_lost(struct vg_events *ev, struct reader *r) {
     reader_tell(r, &e);
 }
 
-/* The newest state of what it missed. */
-static void catch_up(struct vg_events *ev, struct reader *r) {
-    uint64_t ids[CAUGHT_UP_A_TURN];
-    size_t n = 0;
-    if (r->lost && reader_has_room(r))
-        tell_lost(ev, r);
-    vg_map_for_each (s, &r->missed) {
-        if (n < CAUGHT_UP_A_TURN)
-            ids[n++] = s->hash;
+/* The newest state of what was missed, to those who have room again. True: there is more. */
+static bool catch_up(struct vg_events *ev) {
+    bool more = false;
+    vg_list_for_each (it, &ev->readers) {
+        struct reader *r = vg_list_entry(it, struct reader, link);
+        if (r->lost && reader_has_room(r))
+            tell_lost(ev, r);
+        for (size_t n = 0; n < CAUGHT_UP_A_TURN && reader_has_room(r); n++) {
+            const struct vg_map_slot *s = vg_map_next(&r->missed, NULL);
+            if (!s)
+                break;
+            tell_task(ev, s->hash, true);
+        }
+        more |= r->lost || vg_map_len(&r->missed);
     }
-    for (size_t i = 0; i < n && reader_has_room(r); i++) {
-        vg_map_del_u64(&r->missed, ids[i]);
-        tell_task(ev, ids[i], r);
-    }
+    return more;
 }
 
-static void arm(struct vg_events *ev);
+static void arm(struct vg_events *ev, uint64_t usec);
 
 static void on_soon(void *user) {
     struct vg_events *ev = user;
@@ -133,29 +140,28 @@ static void on_soon(void *user) {
     }
     for (size_t i = 0; i < n; i++) {
         vg_map_del_u64(&ev->dirty, ids[i]);
-        tell_task(ev, ids[i], NULL);
+        tell_task(ev, ids[i], false);
     }
-    if (vg_map_len(&ev->dirty))
-        arm(ev);
+    bool behind = catch_up(ev);
+    if (vg_map_len(&ev->dirty) || behind)
+        arm(ev, AGAIN_USEC);
 }
 
-static void arm(struct vg_events *ev) {
+static void arm(struct vg_events *ev, uint64_t usec) {
     if (!ev->soon)
-        ev->soon = vg_timer_start(ev->ctl->loop, SOON_USEC, on_soon, ev);
+        ev->soon = vg_timer_start(ev->ctl->loop, usec, on_soon, ev);
 }
 
 void vg_events_changed(struct vg_control *c, uint64_t task) {
     struct vg_events *ev = c->events;
     if (vg_map_put_u64(&ev->dirty, task, ev) == 0)
-        arm(ev);
+        arm(ev, SOON_USEC);
 }
 
 static void on_tick(void *user) {
     struct vg_events *ev = user;
     ev->tick = vg_timer_start(ev->ctl->loop, TICK_USEC, on_tick, ev);
     looks_tick(ev);
-    vg_list_for_each (it, &ev->readers)
-        catch_up(ev, vg_list_entry(it, struct reader, link));
 }
 
 /* ------------------------------------------------------------------ readers */

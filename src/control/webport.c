@@ -11,11 +11,13 @@
 #include "http/files.h"
 #include "http/rate.h"
 
+#include <malloc.h>
 #include <string.h>
 #include <unistd.h>
 
 #define ADDRESS_FACTOR 4 /* several people may come from one address */
-#define LOGINS_BURST 20  /* failed sign-ins of an address at once, and one a second */
+#define TRIM_CONNS 200
+#define LOGINS_BURST 20 /* failed sign-ins of an address at once, and one a second */
 #define COMMON                            \
     "X-Content-Type-Options: nosniff\r\n" \
     "X-Frame-Options: DENY\r\n"           \
@@ -27,6 +29,7 @@ struct vg_webport {
     struct vg_web *web;
     struct vg_rate users, addresses, logins;
     uint64_t expires_usec; /* of the certificate; 0: it is not ours to renew */
+    uint64_t most_conns;   /* since memory was last given back */
     char host[256];
     char url[320];
 };
@@ -183,6 +186,18 @@ void vg_webport_renew(struct vg_control *c) {
     }
     vg_web_set_tls(p->web, tls);
     vg_tls_unref(tls);
+}
+
+void vg_webport_tick(struct vg_control *c) {
+    struct vg_webport *p = c->webport;
+    if (!p)
+        return;
+    uint64_t now = vg_web_numbers(p->web).conns_now;
+    p->most_conns = VG_MAX(p->most_conns, now);
+    if (p->most_conns < TRIM_CONNS || now > p->most_conns / 2)
+        return;
+    malloc_trim(0);
+    p->most_conns = now;
 }
 
 const char *vg_webport_url(const struct vg_control *c) {

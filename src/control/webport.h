@@ -10,6 +10,8 @@ int vg_webport_start(struct vg_control *c, const char *fallback, struct vg_err *
 void vg_webport_stop(struct vg_control *c);
 /* Takes a new certificate when the old one has lived two thirds of its life. */
 void vg_webport_renew(struct vg_control *c);
+/* Every second or so: what many connections took goes back to the machine when they have left. */
+void vg_webport_tick(struct vg_control *c);
 /* "https://host:port"; "" when there is none. */
 const char *vg_webport_url(const struct vg_control *c);
 
