@@ -10,6 +10,9 @@ pools:
   - name: default
   - name: cpu
     shape: {cpus: 0.1, mem: 64M}
+  - name: paid
+    shape: {cpus: 0.1, mem: 64M}
+    price: {cpu_hour: 3600}
 """
 
 
@@ -34,7 +37,7 @@ def test_what_the_cloud_has(ask):
 print(c.me()["user"], c.status()["nodes_ready"], [p["name"] for p in c.pools()], [n["state"] for n in c.nodes()], c.gpus())
 assert c.list("users") and c.get("/openapi.json")["openapi"].startswith("3.1")
 assert set(c.queue("cpu"))
-""") == "root 1 ['default', 'cpu'] ['ready'] []\n"
+""") == "root 1 ['default', 'cpu', 'paid'] ['ready'] []\n"
 
 
 def test_a_task_from_its_submission_to_its_end(ask):
@@ -65,6 +68,25 @@ try:
 except virga.TaskCancelled:
     print("cancelled")
 """) == "not yet\ncancelled\ncancelled\n"
+
+
+def test_what_things_cost(ask, cloud):
+    """A tenth of a CPU for a second is a tenth of the price of a CPU-second, which is 1."""
+    out = ask("""
+t = c.wait(c.submit(["sleep", "0.3"], pool="paid", project="vision")["id"])
+held = t["ended_usec"] - t["started_usec"]
+while not c.cost("project", project="vision")["total"]["cost_micro"]:
+    time.sleep(0.05)
+row, = c.cost("project", project="vision")["rows"]
+print(row["key"], abs(row["cost_micro"] - held // 10) < 20000, c.estimate(["true"], pool="paid", time_limit=10)["currency"], c.budgets())
+print(t["id"])
+""")
+    told, task = out.splitlines()
+    assert told == "['vision'] True USD []"
+    (cloud.work / "plain.py").write_text(f"import virga, time\nprint(0.02 < virga.Task('{task}').cost < 5)\n"
+                                         "t = virga.submit(['sleep', '600'], pool='paid')\n"
+                                         "while not t.cost: time.sleep(0.05)\nt.cancel()\n")
+    assert cloud.run([sys.executable, "plain.py"], env={**cloud.env, "PYTHONPATH": str(cloud.work / "lib")}, check=0).stdout == b"True\n"
 
 
 def test_a_submission_that_is_sent_again_finds_the_first(ask):

@@ -283,11 +283,9 @@ class Task:
         return str(text) if text else None
 
     @property
-    def cost(self) -> Optional[float]:
-        """What it has cost until now, in the cloud's currency; None where that is not counted."""
-        self._info = _programs.virga_json("task", "get", self.id)
-        micro = self._info.get("cost_micro")
-        return None if micro is None else int(micro) / 1e6
+    def cost(self) -> float:
+        """What it has cost until now, in the cloud's currency. To the last unit: `virga cost --task ID -o json`."""
+        return int(_programs.virga_json("cost", "--task", self.id)["total"]["cost_micro"]) / 1e6
 
     def wait(self, timeout: Optional[float] = None) -> int:
         """Waits for the end; the exit status. TimeoutError when there is none within `timeout` seconds."""
