@@ -1,7 +1,7 @@
 // Parts that every page is made of: states of tasks, what is said while nothing is there yet, dialogs, notices.
 import { signal } from "@preact/signals";
 import type { ComponentChildren, JSX } from "preact";
-import { useEffect, useId, useRef, useState } from "preact/hooks";
+import { useEffect, useId, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { sentence } from "../api";
 import { clock } from "../live";
 import { duration, relative, whenFull } from "../format";
@@ -113,15 +113,16 @@ export function Panel({ title, end, children, label, class: cls }: {
 /** What may be wider than the screen scrolls by itself, and with the keys when it does. */
 export function Wide({ children }: { children: ComponentChildren }) {
   const box = useRef<HTMLDivElement>(null);
-  const [over, setOver] = useState(false);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const el = box.current!;
-    const watch = new ResizeObserver(() => setOver(el.scrollWidth > el.clientWidth));
+    const look = () => (el.scrollWidth > el.clientWidth ? el.setAttribute("tabindex", "0") : el.removeAttribute("tabindex"));
+    const watch = new ResizeObserver(look);
+    look();
     watch.observe(el);
     if (el.firstElementChild) watch.observe(el.firstElementChild); // it grows without its frame
     return () => watch.disconnect();
   }, []);
-  return <div class="table-wrap" ref={box} tabIndex={over ? 0 : undefined}>{children}</div>;
+  return <div class="table-wrap" ref={box}>{children}</div>;
 }
 
 export function Meter({ part, whole, mark, tone, label }: {

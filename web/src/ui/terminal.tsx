@@ -9,20 +9,23 @@ import { Icon } from "./icons";
 
 /** xterm writes its colours into <style> elements, which the page's policy forbids. Style sheets made by script are
     allowed: what it takes for a style element is a plain one whose text goes into such a sheet. */
-function documentWithSheets(): Document {
-  const make = (tag: string, options?: ElementCreationOptions) => {
-    if (tag.toLowerCase() !== "style") return document.createElement(tag, options);
-    const el = document.createElement("template") as HTMLElement;
-    const sheet = new CSSStyleSheet();
-    document.adoptedStyleSheets = [...document.adoptedStyleSheets, sheet];
-    let text = "";
-    Object.defineProperty(el, "textContent", { get: () => text, set: (v: string) => { text = v; sheet.replaceSync(v); } });
-    el.remove = () => {
-      document.adoptedStyleSheets = document.adoptedStyleSheets.filter((s) => s !== sheet);
-      Element.prototype.remove.call(el);
-    };
-    return el;
+function make(tag: string, options?: ElementCreationOptions): HTMLElement {
+  const plain = (t: string) => Document.prototype.createElement.call(document, t, options) as HTMLElement;
+  if (tag.toLowerCase() !== "style") return plain(tag);
+  const el = plain("template");
+  const sheet = new CSSStyleSheet();
+  document.adoptedStyleSheets = [...document.adoptedStyleSheets, sheet];
+  let text = "";
+  Object.defineProperty(el, "textContent", { get: () => text, set: (v: string) => { text = v; sheet.replaceSync(v); } });
+  el.remove = () => {
+    document.adoptedStyleSheets = document.adoptedStyleSheets.filter((s) => s !== sheet);
+    Element.prototype.remove.call(el);
   };
+  return el;
+}
+
+/** The document that xterm is given; while it opens it also asks the page's own. */
+function documentWithSheets(): Document {
   return new Proxy(document, {
     get(d, key) {
       if (key === "createElement") return make;
@@ -47,7 +50,12 @@ export default function Term({ id, observe }: { id: string; observe: boolean }) 
     });
     const fit = new FitAddon();
     term.loadAddon(fit);
-    term.open(box.current!);
+    document.createElement = make as typeof document.createElement;
+    try {
+      term.open(box.current!);
+    } finally {
+      delete (document as Partial<Document>).createElement; // the prototype's is seen again
+    }
     fit.fit();
     const ws = new WebSocket(
       location.origin.replace(/^http/, "ws") + url(`/tasks/${part(id)}/attach`, { rows: term.rows, cols: term.cols, observe }),
