@@ -239,6 +239,8 @@ void vg_task_print(const Vg__Pb__TaskInfo *t) {
     line("wants", vg_resources_text(t->want, b, sizeof(b)));
     for (size_t i = 0; i < t->n_label; i++)
         line(i ? "" : "labels", t->label[i]);
+    for (size_t i = 0; i < t->n_secret; i++)
+        line(i ? "" : "secrets", t->secret[i]);
     print_batch(t);
     line("created", vg_when(t->created_usec, b, sizeof(b)));
     if (t->started_usec)

@@ -190,8 +190,8 @@ static void rotated(struct vg_control *c, const struct vg_err *err) {
     struct vg_peer *p = vg_peer_find(c, t->peer);
     char text[256];
     if (!err)
-        snprintf(text, sizeof text, "%zu secrets are sealed anew with master key %s", t->sealed,
-                 vg_ring_newest(c->secrets->ring));
+        snprintf(text, sizeof text, "%zu secret%s sealed anew with master key %s", t->sealed,
+                 t->sealed == 1 ? " is" : "s are", vg_ring_newest(c->secrets->ring));
     if (p && err)
         vg_peer_fail(p, t->req, err);
     else if (p)
@@ -298,6 +298,7 @@ void vg_api_secret_rotate(struct vg_call *call) {
     *t = (struct rotation){
         .ctl = call->ctl, .peer = call->peer->serial, .req = call->req, .user = user};
     x->rotation = t;
+    vg_audit(call, "rotation of the master key begun");
     vg_map_for_each (it, &x->map) {
         ((struct vg_secret *)it->value)->stuck = false;
     }

@@ -202,7 +202,6 @@ void secrets_set_now(struct vg_control *c, struct setting *g) {
         s->version = old ? old->version + 1 : 1;
         secrets_seal(x->ring, s, g->value, g->len);
     }
-    uint32_t version = s ? s->version : 0;
     if (!s || secrets_store(c, s, vg_later_stored, g->later) < 0) {
         secret_free(s);
         vg_err_sys(&err, ENOMEM, "cannot store the secret");
@@ -212,7 +211,6 @@ void secrets_set_now(struct vg_control *c, struct setting *g) {
     g->later = NULL; /* the store's */
     if (put(x, s) < 0)
         secret_free(s); /* it is stored: known again after a restart */
-    vg_audit_as(c, g->user, "secret %s of %s set, version %u", g->name, g->scope, version);
     secrets_setting_free(g);
 }
 
@@ -272,6 +270,8 @@ void vg_api_secret_set(struct vg_call *call) {
     struct setting *g = r >= 0 ? setting_new(call, scope, m->name, &m->value) : NULL;
     if (m->value.len)
         sodium_memzero(m->value.data, m->value.len);
+    if (g)
+        vg_audit(call, "secret %s of %s set", m->name, scope);
     if (!g) {
         if (r >= 0)
             vg_err_sys(&err, ENOMEM, "cannot take the secret");
