@@ -13,7 +13,7 @@
 #include "control/metrics-int.h"
 #include "control/node-gpus.h"
 #include "control/ready.h"
-#include "net/http.h"
+#include "http/pages.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@
 #define FRESH_USEC (90 * VG_USEC) /* nodes tell every 30 s at least */
 
 struct vg_metrics {
-    struct vg_http *http;
+    struct vg_web *web;
     uint16_t port;
     uint64_t gathered_usec;         /* boot clock; 0: never */
     uint64_t tasks[VG_TASK_STATES]; /* in memory, by state; groups are not tasks */
@@ -425,7 +425,7 @@ static int ready_status(void *user) {
     return vg_ready(user) ? 200 : 503;
 }
 
-static const struct vg_http_page pages[] = {
+static const struct vg_web_page pages[] = {
     {"/metrics", "text/plain; version=0.0.4; charset=utf-8", vg_metrics_part, NULL},
     {"/healthz", "text/plain; charset=utf-8", health_part, NULL},
     {"/readyz", "application/json", ready_part, ready_status},
@@ -434,7 +434,15 @@ static const struct vg_http_page pages[] = {
 
 /* ------------------------------------------------------------------ life */
 
+static void on_request(struct vg_web_req *req, void *user) {
+    vg_web_pages_answer(pages, user, req);
+}
+
 int vg_metrics_start(struct vg_control *c, struct vg_err *err) {
+    static const struct vg_web_ops ops = {.on_request = on_request};
+    /* For programs that look from outside: few, and with short questions. */
+    static const struct vg_web_limits limits = {
+        .conns_max = 32, .conns_peer_max = 32, .head_max = 4096, .body_max = 1};
     char host[256];
     uint64_t port;
     if (!*c->conf.metrics)
@@ -445,8 +453,8 @@ int vg_metrics_start(struct vg_control *c, struct vg_err *err) {
     c->metrics = vg_alloc(sizeof *c->metrics);
     if (!c->metrics)
         return vg_err_sys(err, -ENOMEM, "cannot serve metrics");
-    r = vg_http_start(c->loop, host, (uint16_t)port, pages, c, &c->metrics->http, &c->metrics->port,
-                      err);
+    r = vg_web_start(c->loop, host, (uint16_t)port, NULL, &limits, &ops, c, &c->metrics->web,
+                     &c->metrics->port, err);
     if (r < 0)
         return vg_err_wrap(err,
                            "cannot serve metrics (choose another address under 'metrics' in %s)",
@@ -457,6 +465,6 @@ int vg_metrics_start(struct vg_control *c, struct vg_err *err) {
 
 void vg_metrics_stop(struct vg_control *c) {
     if (c->metrics)
-        vg_http_stop(c->metrics->http);
+        vg_web_stop(c->metrics->web);
     free(vg_take_ptr(c->metrics));
 }
