@@ -322,6 +322,34 @@ Test(agent_loop, an_attempt_is_taken_once) {
     ended(1, 128 + SIGTERM);
 }
 
+/* The sandboxes of this test have used a second of CPU time each, whoever asks. */
+Test(agent_loop, whoever_looks_hears_at_once_what_running_tasks_use_and_then_again) {
+    begin();
+    start((struct order){.id = 1, .word = "exit", .arg = "0"}); /* it is over: not told of */
+    started(1);
+    ended(1, 0);
+    ack_exit(1);
+    start((struct order){.id = 2, .word = "hold"});
+    started(2);
+    Vg__Pb__Envelope env = VG__PB__ENVELOPE__INIT;
+    Vg__Pb__UsePoll m = VG__PB__USE_POLL__INIT;
+    m.has_usec = true;
+    m.usec = 10 * VG_USEC;
+    env.body_case = VG__PB__ENVELOPE__BODY_USE_POLL;
+    env.use_poll = &m;
+    send_env(&env);
+    for (int i = 0; i < 2; i++) {
+        const Vg__Pb__UseReport *r = expect(VG__PB__ENVELOPE__BODY_USE_REPORT)->use_report;
+        cr_assert_eq(r->n_task, 1);
+        cr_expect_eq(r->task[0]->task_id, 2);
+        cr_expect_eq(r->task[0]->attempt, 1);
+        cr_expect_eq(r->task[0]->mem_bytes, 4096);
+        cr_expect_leq(r->task[0]->cpu_usec, 1000000);
+        cr_expect(r->has_node_mem_bytes && r->node_mem_bytes > 0);
+        cr_expect_eq(r->has_node_cpu_milli, i > 0, "a rate needs two looks");
+    }
+}
+
 Test(agent_loop, the_reason_of_a_kill_comes_back_with_the_exit) {
     begin();
     start((struct order){.id = 1, .word = "hold"});
