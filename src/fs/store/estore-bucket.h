@@ -36,6 +36,7 @@ struct vg_ebucket {
     /* under the store's lock from here on */
     uint64_t cached; /* bytes of contents that have a mark and lie here */
     bool evicting;
+    uint64_t evict_asked;   /* times that somebody wanted room */
     pthread_cond_t changed; /* something was uploaded or failed, a worker left */
     struct vg_list queue, failed;
     struct vg_map queued; /* what is in a list or being uploaded: struct vg_eb_item by its path */

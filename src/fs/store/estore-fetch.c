@@ -195,15 +195,16 @@ static void evict_some(struct vg_estore *s) {
 void vg_eb_evict(struct vg_estore *s) {
     struct vg_ebucket *b = s->bucket;
     pthread_mutex_lock(&s->lock);
+    b->evict_asked++;
     while (over_limit(b) && !b->evicting) {
-        uint64_t before = b->cached;
+        uint64_t before = b->cached, asked = b->evict_asked;
         b->evicting = true;
         pthread_mutex_unlock(&s->lock);
         evict_some(s);
         pthread_mutex_lock(&s->lock);
         b->evicting = false;
-        if (b->cached >= before)
-            break; /* nothing can go */
+        if (b->cached >= before && b->evict_asked == asked)
+            break; /* nothing can go; else somebody stored more behind our look, and left */
     }
     pthread_mutex_unlock(&s->lock);
 }
