@@ -143,15 +143,19 @@ int vg_key_make(struct vg_control *c, const struct vg_key_wish *w, vg_store_cb *
                                .created_usec = now,
                                .expires_usec = w->ttl_usec ? now + w->ttl_usec : 0,
                                .scope = w->scope};
+    if (w->most_usec && (!row.expires_usec || row.expires_usec > w->most_usec))
+        row.expires_usec = w->most_usec;
     int r = vg_key_add(c, &row);
     if (r >= 0) /* before the change: one transaction has both */
         vg_audit_note(c, w->by, w->from, "token %s made for user %s%s%s", t.id, w->user,
                       w->old ? ", in the place of " : "", w->old ? w->old->id : "");
     if (r >= 0 && w->old)
         r = vg_store_del_token(c->store, w->old->id, NULL, NULL);
-    if (r >= 0 && (r = vg_store_add_token(c->store, &row, cb, arg)) < 0)
-        vg_key_remove(c, t.id);
     if (r >= 0)
+        r = vg_store_add_token(c->store, &row, cb, arg);
+    if (r < 0)
+        vg_key_remove(c, t.id);
+    else
         *ret = t;
     OPENSSL_cleanse(&t, sizeof t);
     return r;
@@ -160,8 +164,10 @@ int vg_key_make(struct vg_control *c, const struct vg_key_wish *w, vg_store_cb *
 static void end_key(struct vg_call *call, const struct vg_apikey *k) {
     vg_auto_free char *user = vg_strdup(k->user), *id = vg_strdup(k->id);
     vg_key_remove(call->ctl, k->id);
-    if (user && id)
-        vg_peers_cut(call->ctl, user, id, call->peer);
+    if (!user || !id)
+        return;
+    vg_peers_cut(call->ctl, user, id, call->peer);
+    vg_keys_end_sessions(call->ctl, user, id);
 }
 
 /* A code for one sign-in of a browser, as whoever asks. */
@@ -169,6 +175,11 @@ static void create_code(struct vg_call *call) {
     char code[VG_REST_CODE_LEN + 1];
     VG_ENVELOPE(env);
     Vg__Pb__TokenNew m = VG__PB__TOKEN_NEW__INIT;
+    if (call->peer->who.parent) { /* what it would open outlives the task */
+        vg_peer_error(call->peer, call->req, VG_FORBIDDEN,
+                      "a program inside a task may not make tokens: run it outside");
+        return;
+    }
     int r = vg_rest_code_new(call->ctl, &call->peer->who, code);
     if (r < 0) {
         vg_peer_error(call->peer, call->req, r == -ENOSPC ? VG_NO_CAPACITY : VG_INTERNAL,

@@ -4,7 +4,9 @@
 #include "base/cleanup.h"
 #include "base/mem.h"
 #include "base/util.h"
+#include "control/peer.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define USED_STEP_USEC (60 * VG_USEC) /* how exactly the last use is kept */
@@ -82,6 +84,25 @@ void vg_keys_remove_user(struct vg_control *c, const char *user) {
         struct vg_apikey *k = s->value;
         if (strcmp(k->user, user) == 0)
             key_free(vg_map_del(&c->keys, k->id));
+    }
+}
+
+void vg_key_session_name(const char *key, char out[static VG_KEY_SESSION_MAX]) {
+    snprintf(out, VG_KEY_SESSION_MAX, VG_KEY_SESSION "%s%.16s", key ? " " : "", key ? key : "");
+}
+
+void vg_keys_end_sessions(struct vg_control *c, const char *user, const char *key) {
+    char name[VG_KEY_SESSION_MAX];
+    vg_key_session_name(key, name);
+    vg_map_for_each (s, &c->keys) {
+        const struct vg_apikey *k = s->value;
+        if (strcmp(k->user, user) != 0 || strcmp(k->name, name) != 0)
+            continue;
+        char id[sizeof k->id];
+        memcpy(id, k->id, sizeof id);
+        vg_store_del_token(c->store, id, NULL, NULL);
+        vg_key_remove(c, id);
+        vg_peers_cut(c, user, id, NULL);
     }
 }
 

@@ -22,7 +22,8 @@ struct vg_key_wish {
     const char *user, *name;
     const struct vg_apikey *old; /* that it follows, and that the caller forgets; NULL: none */
     unsigned scope;
-    uint64_t ttl_usec; /* 0: for ever */
+    uint64_t ttl_usec;  /* 0: for ever */
+    uint64_t most_usec; /* wall time that it does not see, whatever its life; 0: none */
     const char *by, *from;
 };
 /* Makes one, in memory and on its way to the store, and notes it; the caller wipes *ret. -ENOMEM,
@@ -30,6 +31,13 @@ struct vg_key_wish {
 int vg_key_make(struct vg_control *c, const struct vg_key_wish *w, vg_store_cb *cb, void *arg,
                 struct vg_token *ret);
 void vg_key_remove(struct vg_control *c, const char *id);
+/* A browser's session is a token with this name and, when it was begun with a token, that one's id:
+   it ends with it. */
+#define VG_KEY_SESSION "browser"
+#define VG_KEY_SESSION_MAX 32
+void vg_key_session_name(const char *key, char out[static VG_KEY_SESSION_MAX]);
+/* What was begun with that token, from the store, too. */
+void vg_keys_end_sessions(struct vg_control *c, const char *user, const char *key);
 /* Those of this user that have expired, from the store, too. */
 void vg_keys_drop_over(struct vg_control *c, const char *user);
 void vg_keys_remove_user(struct vg_control *c, const char *user);

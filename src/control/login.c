@@ -163,7 +163,7 @@ static void on_stored(void *arg, int result) {
 static uint64_t life_of(const struct vg_login *l) {
     const struct vg_conf *conf = &l->all->ctl->conf;
     uint64_t usec = conf->oidc.token_usec ? conf->oidc.token_usec : VG_OIDC_TOKEN_USEC;
-    if (l->name && strcmp(l->name, VG_OIDC_BROWSER) == 0)
+    if (l->name && strcmp(l->name, VG_KEY_SESSION) == 0)
         usec = VG_OIDC_BROWSER_USEC;
     uint64_t most = conf->access.token_max_usec;
     return most ? VG_MIN(usec, most) : usec;

@@ -5,7 +5,6 @@
 #include "control/control.h"
 
 #define VG_OIDC_TOKEN_USEC (30 * 86400ULL * 1000000)
-#define VG_OIDC_BROWSER "browser" /* what a browser's sessions are called */
 #define VG_OIDC_BROWSER_USEC (12 * 3600ULL * 1000000)
 
 /* Everything under way is given up; accepts a control plane without any. */

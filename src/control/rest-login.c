@@ -16,7 +16,7 @@
 
 #define B(name) VG__PB__ENVELOPE__BODY_##name
 #define SESSION_SEC (12 * 3600)
-#define SESSION_NAME "browser"
+#define SESSION_NAME VG_KEY_SESSION
 #define CODE_USEC (60 * VG_USEC)
 #define CODES_MAX 1000
 #define BEGUN_COOKIE "virga_login" /* ties the answer of an identity provider to this browser */
@@ -116,17 +116,6 @@ static void set_cookie(struct vg_web_req *req, const char *token, unsigned sec) 
     OPENSSL_cleanse(text, sizeof text);
 }
 
-/* Sessions of this user that are over leave the list when the next begins. */
-static void drop_over(struct vg_control *c, const char *user) {
-    uint64_t now = vg_wall_usec();
-    vg_map_for_each (s, &c->keys) {
-        const struct vg_apikey *k = s->value;
-        if (strcmp(k->user, user) == 0 && strcmp(k->name, SESSION_NAME) == 0 && k->expires_usec &&
-            k->expires_usec < now && vg_store_del_token(c->store, k->id, NULL, NULL) >= 0)
-            vg_key_remove(c, k->id);
-    }
-}
-
 static void told_me(struct vg_rest_call *call, const Vg__Pb__Envelope *env, bool more) {
     (void)more;
     if (vg_rest_failed(call, env))
@@ -183,11 +172,15 @@ static void begin_session(struct vg_rest_call *call) {
     struct vg_err err = VG_ERR_INIT;
     struct vg_token t;
     struct begun *b = vg_alloc(sizeof *b);
-    drop_over(c, who->user);
+    vg_keys_drop_over(c, who->user);
+    const struct vg_apikey *from = who->key[0] ? vg_map_get(&c->keys, who->key) : NULL;
+    char name[VG_KEY_SESSION_MAX];
+    vg_key_session_name(from ? from->id : NULL, name);
     const struct vg_key_wish wish = {.user = who->user,
-                                     .name = SESSION_NAME,
+                                     .name = name,
                                      .scope = who->scope,
                                      .ttl_usec = SESSION_SEC * VG_USEC,
+                                     .most_usec = from ? from->expires_usec : 0,
                                      .by = who->user,
                                      .from = call->req->peer};
     int r = b ? vg_key_make(c, &wish, stored, b, &t) : -ENOMEM;

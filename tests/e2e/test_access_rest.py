@@ -112,7 +112,29 @@ def test_each_scope_through_rest(world, scope):
     assert wrong == []
 
 
-def test_nobody_is_nobody(world):
+def sign_in(rest, token):
+    """A browser's session that was begun with a token: its cookie."""
+    answer = rest.raw("POST", "/api/v1/login", json.dumps({"token": token}), {"Content-Type": "application/json"})
+    assert answer.status == 200, answer
+    return next(c for c in answer.headers.get_all("Set-Cookie") if "HttpOnly" in c).split(";")[0]
+
+
+def test_a_session_ends_with_the_token_that_it_was_begun_with(world):
+    rest, tokens = world
+    stranger = rest.__class__(rest.url, rest.ca, None, rest)
+    made = rest.post("/tokens", {"user": "member", "ttl_usec": 3600 * 10**6, "scopes": ["run"]}, status=201).json
+    cookie = sign_in(stranger, made["token"])
+    me = stranger.raw("GET", "/api/v1/me", None, {"Cookie": cookie}).json
+    assert me["user"] == "member" and me["acts"] == ["see-team", "run"]
+    row = next(t for t in rest.get("/tokens")["tokens"] if t["name"] == f"browser {made['id']}")
+    parent = next(t for t in rest.get("/tokens")["tokens"] if t["id"] == made["id"])
+    assert row["expires_usec"] <= parent["expires_usec"] and row["scopes"] == ["run"]
+    assert rest.call("DELETE", f"/tokens/{made['id']}").status == 204
+    assert stranger.raw("GET", "/api/v1/me", None, {"Cookie": cookie}).status == 401
+    assert not any(made["id"] in t["name"] for t in rest.get("/tokens")["tokens"])
+
+
+def test_nobody_is_nobody(world):  # the last: who guesses is made to wait, whoever he is
     rest, _ = world
     for method, path, operation in operations(rest.description):
         if TABLE[operation["x-virga-request"]][0] != "STRANGER":

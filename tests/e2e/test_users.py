@@ -156,6 +156,11 @@ def test_a_program_inside_an_administrators_task_may_not_administer(cloud, argv)
     refused(done, "inside a task")
 
 
+def test_a_program_inside_a_task_opens_no_session_that_outlives_it(cloud):
+    shutil.copy(BIN / "virga", cloud.work / "virga")
+    refused(cloud.vrun("./virga", "dashboard", "--print"), "inside a task")
+
+
 def test_a_cloud_below_a_closed_folder_is_reached_by_its_system_socket(ann):
     if os.path.exists("/run/virga/sock"):
         pytest.skip("another cloud has /run/virga/sock")
