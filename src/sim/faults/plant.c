@@ -91,3 +91,17 @@ void __wrap_vg_nodelink_exit_ack(struct vg_control *c, uint64_t node, uint64_t t
     if (!vg_plant_is(VG_PLANT_LOST_EXIT_ACK))
         __real_vg_nodelink_exit_ack(c, node, task, attempt);
 }
+
+/* ------------------------------------------------------------------ short-charge */
+
+int __real_vg_store_add_ledger(struct vg_store *s, const struct vg_ledger_row *row, vg_store_cb *cb,
+                               void *arg);
+int __wrap_vg_store_add_ledger(struct vg_store *s, const struct vg_ledger_row *row, vg_store_cb *cb,
+                               void *arg);
+
+int __wrap_vg_store_add_ledger(struct vg_store *s, const struct vg_ledger_row *row, vg_store_cb *cb,
+                               void *arg) {
+    struct vg_ledger_row copy = *row;
+    copy.cost_micro -= vg_plant_is(VG_PLANT_SHORT_CHARGE) && copy.cost_micro > 0;
+    return __real_vg_store_add_ledger(s, &copy, cb, arg);
+}

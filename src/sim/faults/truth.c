@@ -4,11 +4,15 @@
 
 #include "base/buf.h"
 #include "base/cleanup.h"
+#include "base/mem.h"
 #include "base/util.h"
 #include "control/job.h"
 #include "control/log-file.h"
 #include "control/nodes.h"
+#include "meter/charge.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct vg_w_task *vg_w_task_of(const Vg__Pb__Start *s) {
@@ -345,6 +349,76 @@ static void check_ledger(const struct vg_w_task *t) {
     }
 }
 
+/* What one attempt held by its row, and what it was charged. */
+struct charge {
+    uint32_t attempt;
+    struct vg_hold hold;
+    uint64_t from_usec, until_usec;
+    char pool[64], class[16];
+    int rows;
+    int64_t cost_micro;
+};
+
+struct charges {
+    struct charge *list; /* owned */
+    size_t n, cap;
+};
+
+static int take_held(void *arg, const struct vg_attempt_row *row) {
+    struct charges *all = arg;
+    struct charge *more = vg_grow(all->list, &all->cap, all->n + 1, sizeof *more);
+    if (!more)
+        return -ENOMEM;
+    all->list = more;
+    all->list[all->n++] = (struct charge){.attempt = row->attempt,
+                                          .hold = {.gpu_milli = row->gpu_milli,
+                                                   .cpu_milli = row->cpu_milli,
+                                                   .mem_bytes = row->mem_bytes},
+                                          .from_usec = row->from_usec,
+                                          .until_usec = row->until_usec};
+    return 0;
+}
+
+static int take_charge(void *arg, const struct vg_ledger_row *row) {
+    struct charges *all = arg;
+    for (size_t i = 0; i < all->n; i++) {
+        struct charge *c = &all->list[i];
+        if (c->attempt != row->attempt)
+            continue;
+        snprintf(c->pool, sizeof c->pool, "%s", row->pool);
+        snprintf(c->class, sizeof c->class, "%s", row->class_name);
+        c->hold.preemptible = row->preemptible;
+        c->cost_micro += row->cost_micro;
+        c->rows++;
+    }
+    return 0;
+}
+
+/* Every attempt that is in the ledger, lost ones too, was charged what it held times the price, to
+   the last millionth. */
+static void check_charges(const struct vg_w_task *t) {
+    struct vg_control *c = vg_w->control;
+    struct vg_ledger_filter f = {.task = t->id};
+    struct charges all = {0};
+    if (vg_store_load_attempts(c->store, t->id, take_held, &all) >= 0 &&
+        vg_store_load_ledger(c->store, &f, take_charge, &all) >= 0)
+        for (size_t i = 0; i < all.n; i++) {
+            const struct charge *x = &all.list[i];
+            uint64_t due =
+                vg_charge_total(&c->book, x->pool, x->class, &x->hold, x->from_usec, x->until_usec)
+                    .micro;
+            bool held = x->until_usec > x->from_usec;
+            if (x->cost_micro != (int64_t)due || (held && !x->rows))
+                vg_w_violate("ledger",
+                             "task %d attempt %u was charged %lld millionths in %d rows, and held "
+                             "its place for %llu us, which cost %llu",
+                             t->index, x->attempt, (long long)x->cost_micro, x->rows,
+                             (unsigned long long)(x->until_usec - x->from_usec),
+                             (unsigned long long)due);
+        }
+    free(all.list);
+}
+
 static void check_ledgers(void) {
     struct vg_world *w = vg_w;
     if (planned(VG_FAULT_FULL_DISK) || planned(VG_FAULT_CLOCK_JUMP))
@@ -358,8 +432,11 @@ static void check_ledgers(void) {
             (t->plan->interactive && t->power_lost_since))
             continue;
         check_ledger(t);
-        for (uint32_t k = 0; k < t->plan->gang; k++)
+        check_charges(t);
+        for (uint32_t k = 0; k < t->plan->gang; k++) {
             check_ledger(&t->member[k]);
+            check_charges(&t->member[k]);
+        }
     }
 }
 

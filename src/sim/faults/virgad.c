@@ -33,10 +33,12 @@ static const char config[] = "lease: 10s\n"
                              "  - name: batch\n"
                              "    network: host\n"
                              "    shape: {cpus: 1}\n"
+                             "    price: {gpu_hour: 2.497, cpu_hour: 0.0413}\n"
                              "  - name: part\n"
                              "    class: shared\n"
                              "    network: host\n"
-                             "    shape: {cpus: 1}\n";
+                             "    shape: {cpus: 1}\n"
+                             "    price: {gpu_hour: 1.333333}\n";
 
 const char *vg_w_logs(void) {
     return "/logs";
@@ -130,6 +132,7 @@ int __wrap_vg_who_settle(struct vg_control *c, struct vg_peer *p, const char *to
     int r = vg_users_for_account(c, &a, true, &u, err);
     if (r >= 0)
         snprintf(p->who.user, sizeof p->who.user, "%s", u->name);
+    p->who.scope = VG_SCOPE_ALL;
     return r;
 }
 
