@@ -91,16 +91,21 @@ int vg_ssh_proxy_main(int argc, char **argv) {
     const char *name = vg_ssh_session(host);
     if (vg_ssh_files(&f, &err) < 0)
         return vg_cmd_fail(&err);
-    vg_auto_free char **run = vg_alloc(((size_t)argc + 16) * sizeof(*run));
-    size_t n = 0;
+    vg_auto_free char *text = NULL;
+    vg_auto_free char **asked = NULL;
+    char **options = argv + 3;
+    size_t n_options = (size_t)argc - 3, n = 0;
+    if (!n_options && vg_ssh_recall(&f, name, &text, &asked, &n_options) >= 0 && asked)
+        options = asked;
+    vg_auto_free char **run = vg_alloc((n_options + 24) * sizeof(*run));
     if (!run)
         return 1;
     for (; n < VG_COUNT(own); n++)
         run[n] = (char *)own[n];
     run[n++] = (char *)"-s";
     run[n++] = (char *)name;
-    for (int i = 3; i < argc; i++)
-        run[n++] = argv[i];
+    for (size_t i = 0; i < n_options; i++)
+        run[n++] = options[i];
     char *const command[] = {(char *)"--",        (char *)"/bin/sh", (char *)"-c", (char *)serve,
                              (char *)"virga-ssh", f.public_key,      (char *)user, NULL};
     memcpy(run + n, command, sizeof(command));

@@ -100,6 +100,47 @@ int vg_ssh_files(struct vg_ssh_files *ret, struct vg_err *err) {
     return 0;
 }
 
+/* ------------------------------------------------------------------ what sessions are asked for
+ * with */
+
+#define ASKED_MAX 65536
+
+static char *asked_path(const struct vg_ssh_files *f, const char *session) {
+    static const char good[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+    bool plain = *session && *session != '.' && !session[strspn(session, good)];
+    return plain ? vg_fmt("%s/session.%s", f->dir, session) : NULL; /* the cloud will refuse it */
+}
+
+int vg_ssh_remember(const struct vg_ssh_files *f, const char *session, char **words, size_t n,
+                    struct vg_err *err) {
+    vg_auto_free char *path = asked_path(f, session);
+    struct vg_buf b = {0};
+    int r = 0;
+    for (size_t i = 0; path && r >= 0 && i < n; i++)
+        r = vg_buf_append(&b, words[i], strlen(words[i]) + 1);
+    if (path && r >= 0)
+        r = vg_write_file(path, vg_buf_data(&b), vg_buf_len(&b), 0600);
+    vg_buf_done(&b);
+    return r < 0 ? vg_err_sys(err, r, "cannot write %s", path) : 0;
+}
+
+int vg_ssh_recall(const struct vg_ssh_files *f, const char *session, char **ret_text,
+                  char ***ret_words, size_t *ret_n) {
+    vg_auto_free char *path = asked_path(f, session), *text = NULL;
+    size_t len = 0, n = 0;
+    if (!path || vg_read_file(path, ASKED_MAX, &text, &len) < 0 || !len)
+        return 0;
+    char **words = vg_alloc((len + 1) * sizeof(*words));
+    if (!words)
+        return -ENOMEM;
+    for (size_t at = 0; at < len; at += strlen(text + at) + 1) /* the file's end is a NUL, too */
+        words[n++] = text + at;
+    *ret_text = vg_take_ptr(text);
+    *ret_words = words;
+    *ret_n = n;
+    return 0;
+}
+
 /* ------------------------------------------------------------------ what ssh is told */
 
 /* For a shell: ssh hands ProxyCommand to one. */
@@ -282,7 +323,10 @@ static int ssh_main(int argc, char **argv) {
     if (r == 0)
         r = vg_ssh_files(&f, &err);
     if (r == 0) {
-        r = exec_ssh(&f, &a, argc, argv, &err);
+        if (a.n_options) /* without any it is as it was asked for before */
+            r = vg_ssh_remember(&f, vg_ssh_session(a.word), a.options, a.n_options, &err);
+        if (r == 0)
+            r = exec_ssh(&f, &a, argc, argv, &err);
         vg_ssh_files_done(&f);
     }
     return vg_cmd_fail(&err);

@@ -18,4 +18,12 @@ void vg_ssh_files_done(struct vg_ssh_files *f);
 /* The session of a host: "virga.NAME" and NAME are NAME. */
 const char *vg_ssh_session(const char *host);
 
+/* What a session was asked for with, so that whoever comes by ssh alone finds it, or makes it
+   again, the same: n words of vrun's options. n 0 and no words where nothing is known. The words
+   point into *ret_text; both are the caller's. */
+int vg_ssh_remember(const struct vg_ssh_files *f, const char *session, char **words, size_t n,
+                    struct vg_err *err);
+int vg_ssh_recall(const struct vg_ssh_files *f, const char *session, char **ret_text,
+                  char ***ret_words, size_t *ret_n);
+
 int vg_ssh_proxy_main(int argc, char **argv); /* virga ssh-proxy HOST USER [vrun's options] */

@@ -5,6 +5,7 @@ import shutil
 import socket
 import subprocess
 
+import oci
 import pytest
 from test_users import GROUP, Person
 from virga import Terminal, wait_for
@@ -258,3 +259,32 @@ def test_where_the_machine_has_no_server_the_nodes_is_taken(far):
     finally:
         for gone in ("/usr/sbin/sshd", "/usr/bin/ssh-keygen", "/usr/lib/openssh/sftp-server"):
             laptop.out("sh", "-c", f"[ ! -e {gone}.away ] || mv {gone}.away {gone}")
+
+
+def plain_image(folder):
+    """A shell and a few tools, and no OpenSSH: what most images have."""
+    tools = ["/bin/sh", "/usr/bin/id", "/bin/cat", "/bin/mkdir", "/bin/ln", "/bin/rm", "/bin/grep", "/bin/ls", "/usr/bin/tty"]
+    files = {"etc/passwd": b"root:x:0:0::/root:/bin/sh\n", "etc/nsswitch.conf": b"passwd: files\n", "root": None, "tmp": None,
+             "etc/mark": b"of the image\n"}
+    for tool in tools:
+        listed = subprocess.run(["ldd", tool], stdout=subprocess.PIPE, check=True).stdout.decode().split()
+        for path in [tool, *(w for w in listed if w.startswith("/"))]:
+            with open(path, "rb") as f:
+                files[path[1:]] = (f.read(), 0o755)
+    oci.Image([oci.layer(files)], config={"Env": ["PATH=/usr/bin:/bin"]}).write_layout(folder)
+    return folder
+
+
+def test_into_an_image_that_has_no_server(cloud):
+    image = plain_image(str(cloud.work / "image"))
+    run = lambda *argv, **kw: cloud.virga("ssh", "--image", image, "-C", "/", "boxed", *argv, **kw)  # noqa: E731
+    done = run("--", "cat /etc/mark; command -v sshd; exit 5")
+    assert (done.stdout, done.returncode) == (b"of the image\n", 5), done.stderr
+    done = Ssh(cloud).run("-tt", "virga.boxed", "tty")
+    assert done.stdout.startswith(b"/dev/pts/"), done.stderr
+    # Made again by ssh alone it is the same.
+    cloud.virga("session", "end", "boxed", check=0)
+    wait_for("the session to end", lambda: not any(x["name"] == "boxed" for x in cloud.json("session", "list")))
+    assert Ssh(cloud).out("virga.boxed", "cat /etc/mark") == "of the image\n"
+    cloud.virga("session", "end", "boxed", check=0)
+    cloud.virga("mirror", "stop", check=0)
