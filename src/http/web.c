@@ -51,6 +51,8 @@ static void on_closed(uv_handle_t *handle) {
 static void on_tick(uv_timer_t *timer) {
     struct vg_web *w = timer->data;
     uint64_t now = uv_now(w->loop);
+    if (vg_list_empty(&w->conns)) /* nobody is here: nothing wakes the loop */
+        (void)uv_timer_stop(timer);
     vg_list_for_each_safe (it, &w->conns)
         conn_late(vg_list_entry(it, struct vg_web_conn, link), now);
 }
@@ -63,7 +65,10 @@ static void on_prepare(uv_prepare_t *prepare) {
 }
 
 static void on_accepted(int fd, void *user) {
-    conn_accept(user, fd);
+    struct vg_web *w = user;
+    conn_accept(w, fd);
+    if (!w->stopping && !uv_is_active((uv_handle_t *)&w->tick))
+        (void)uv_timer_start(&w->tick, on_tick, TICK_MSEC, TICK_MSEC);
 }
 
 static struct vg_web *web_new(uv_loop_t *loop, const struct vg_web_limits *limits,
@@ -83,7 +88,6 @@ static struct vg_web *web_new(uv_loop_t *loop, const struct vg_web_limits *limit
     uv_prepare_init(loop, &w->prepare);
     w->tick.data = w->prepare.data = w;
     w->open_handles = 2;
-    uv_timer_start(&w->tick, on_tick, TICK_MSEC, TICK_MSEC);
     uv_prepare_start(&w->prepare, on_prepare);
     uv_unref((uv_handle_t *)&w->tick);
     uv_unref((uv_handle_t *)&w->prepare);
