@@ -217,6 +217,30 @@ def test_retried_until_it_is_taken_across_a_kill(cloud, server):
     wait_for("the next", lambda: len(server.requests) == n + 1)
 
 
+def test_every_end_is_told_whatever_is_killed_in_between(cloud, server):
+    set_hook(cloud, "all", server.url + "/all", "task.ended")
+    server.status = 503  # nothing is taken before the last kill
+    names = [f"end{i}" for i in range(12)]
+    tasks = {name: cloud.out("vbatch", "-n", name, "sleep", f"0.{i % 7 + 1}") for i, name in enumerate(names)}
+    for _ in range(3):
+        seen = len(server.requests)
+        pid = wait_for("virgad", lambda: read_pid(cloud.home / "control" / "pid"))
+        os.kill(pid, signal.SIGKILL)
+        wait_for("another life of virgad", lambda: (p := read_pid(cloud.home / "control" / "pid")) and p != pid)
+        wait_for("it to go on", lambda: len(server.requests) > seen or cloud.virga("status").returncode == 0)
+    for task in tasks.values():
+        cloud.wait_state(task, "succeeded")
+    os.kill(read_pid(cloud.home / "control" / "pid"), signal.SIGKILL)
+    with server.lock:
+        server.requests.clear()
+        server.status = 200
+    wait_for("all to be told", lambda: set(names) <= {json.loads(b)["data"]["name"] for p, _, b in server.requests if p == "/all"})
+    ids = {}
+    for _, m in server.take("/all"):
+        assert ids.setdefault(m["data"]["name"], m["id"]) == m["id"], "what comes twice has the same id"
+    assert len(set(ids.values())) == len(names)
+
+
 def test_long_failure_pauses_with_an_audit_line(cloud, server):
     set_hook(cloud, "broken", server.url + "/b", "task.ended")
     server.status = 500
