@@ -59,15 +59,18 @@ try {
   must(seen.requests <= 14, `${seen.requests} requests for ${Math.round(seen.top / 32)} rows`);
   await picture(page, "list");
 
-  // To the very end, by one key.
-  await page.locator(".virtual .trow[tabindex='0'], .virtual .trow a").first().focus();
-  await page.keyboard.press("End");
-  const last = page.locator(`.virtual .trow[data-index="${TOTAL - 1}"] a`);
-  await last.waitFor();
-  must((await last.textContent()) === "t00000", `the oldest is at the end, not ${await last.textContent()}`);
-  const after = await page.evaluate(() => ({ requests: Number(document.querySelector("[data-requests]").dataset.requests), most: document.querySelectorAll("*").length }));
-  must(after.requests <= TOTAL / 1000 + 20, `${after.requests} requests for all`);
-  must(after.most < 1500, `${after.most} elements at the end`);
+  // To the very end, by one key: a hundred requests, one after the other.
+  if (process.env.VIRGA_TEST_LONG) {
+    await page.locator(".virtual .trow[tabindex='0'], .virtual .trow a").first().focus();
+    await page.keyboard.press("End");
+    const last = page.locator(`.virtual .trow[data-index="${TOTAL - 1}"] a`);
+    await last.waitFor();
+    must((await last.textContent()) === "t00000", `the oldest is at the end, not ${await last.textContent()}`);
+    const after = await page.evaluate(() => ({ requests: Number(document.querySelector("[data-requests]").dataset.requests), most: document.querySelectorAll("*").length }));
+    must(after.requests <= TOTAL / 1000 + 20, `${after.requests} requests for all`);
+    must(after.most < 1500, `${after.most} elements at the end`);
+    tell({ end_requests: after.requests });
+  }
 
   // What is searched for is the server's to find.
   await page.getByLabel("Search tasks").fill("t77777");
@@ -75,7 +78,6 @@ try {
   await page.waitForFunction(() => document.querySelector("[role=treegrid]").getAttribute("aria-rowcount") === "2");
   must(new URL(page.url()).searchParams.get("search") === "t77777", "the address has the search");
   must(errors.length === 0, `the console has errors:\n${errors.join("\n")}`);
-  tell({ end_requests: after.requests });
 } finally {
   await b.close();
 }

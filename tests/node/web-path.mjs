@@ -79,16 +79,28 @@ try {
   await page.keyboard.type("exit 3\n");
   await page.locator("[data-terminal-state]", { hasText: "status 3" }).waitFor();
 
-  // Cancel
+  // Cancel, and the same once more
+  const cancel = async () => {
+    await page.getByRole("button", { name: "Cancel" }).click();
+    await page.getByRole("button", { name: "Cancel the task" }).click();
+    await page.locator(".task-head .chip", { hasText: "cancelled" }).waitFor();
+  };
   await page.goto(`${URL_}/tasks/${first}`);
-  await page.getByRole("button", { name: "Cancel" }).click();
-  await page.getByRole("button", { name: "Cancel the task" }).click();
-  await page.locator(".task-head .chip", { hasText: "cancelled" }).waitFor();
+  await cancel();
+  await page.getByRole("button", { name: "Run again…" }).click();
+  await page.locator("[data-estimate=known]").waitFor();
+  const second = await page.locator("[data-same]").textContent();
+  must(/^vbatch -P default --gpus 1 .*-n first .*-- \/bin\/sh -c /.test(second), `again is: ${second}`);
+  await page.getByRole("button", { name: "Run", exact: true }).click();
+  await page.waitForURL((u) => /\/tasks\/[0-9a-f]{16}$/.test(u.pathname) && !u.pathname.endsWith(first));
+  await page.getByText("step 2 good").waitFor();
+  await cancel();
 
   // In the list, with its state, without reloading
   await page.getByRole("link", { name: "Tasks", exact: true }).first().click();
-  const row = page.locator(".virtual .trow", { hasText: "first" });
-  await row.locator(".chip", { hasText: "cancelled" }).waitFor();
+  const listed = page.locator(".virtual .trow", { hasText: "first" });
+  await listed.nth(1).locator(".chip", { hasText: "cancelled" }).waitFor();
+  must((await listed.count()) === 2, "both are listed");
 
   // The cost
   await page.goto(`${URL_}/cost`);

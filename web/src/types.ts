@@ -105,6 +105,17 @@ export interface Spec {
   tty?: { rows: number; cols: number } | null;
   stdin_open?: boolean;
   session?: string;
+  also_pools?: string[];
+  gpu_model?: string;
+  gpu_hard?: boolean;
+  node_labels?: Record<string, string>;
+  retry_on?: number[];
+  backoff_usec?: number;
+  backoff_max_usec?: number;
+  grace_signal?: number;
+  grace_usec?: number;
+  gang_policy?: string;
+  sweep?: { name: string; value: string[] }[];
 }
 
 export interface TaskPage {

@@ -40,8 +40,13 @@ test("what cannot be understood names its field", () => {
 });
 
 test("a task runs again as it ran", () => {
-  const spec = { argv: ["/bin/sh", "-c", "a | b"], pool: "p", want: { gpus: 2, mem_bytes: 2 ** 30 }, time_limit_usec: 60e6, env: { A: "1" }, labels: { k: "v" }, cwd: "/x" };
-  again({ name: "n", argv: spec.argv, labels: {}, spec } as unknown as Task);
-  assert.deepEqual(body(takeDraft()), { ...spec, name: "n" });
+  const spec = { argv: ["/bin/sh", "-c", "a | b"], pool: "p", want: { gpus: 2, mem_bytes: 2 ** 30 }, time_limit_usec: 60e6, env: { A: "1", B: "two\nlines" }, labels: { k: "v" }, cwd: "/x", gpu_model: "A100", secrets: [{ name: "S", as_var: "T" }] };
+  const told = { ...spec, gang: null, sweep: [], session: null, retry_on: [], image: null, max_cost_micro: null }; // as the cloud tells it
+  again({ name: "n", argv: spec.argv, labels: {}, spec: told } as unknown as Task);
+  const d = takeDraft();
+  assert.deepEqual(body(d), { ...spec, name: "n" });
+  assert.deepEqual(body({ ...d, vars: "A=2" }).env, { A: "2", B: "two\nlines" });
+  assert.equal(body({ ...d, secrets: [] }).secrets, undefined);
+  assert.equal(line(d), "vbatch -P p --gpus 2 --gpu-model A100 --mem 1G --time 60s -n n --secret S=T -l k=v -C /x -- /bin/sh -c 'a | b'");
   assert.deepEqual(takeDraft(), BLANK);
 });

@@ -30,12 +30,13 @@ export interface Draft {
   preemptible: boolean;
   maxCost: string;
   priority: string;
+  rest: Partial<Spec>; // of a task that runs again: what the form has no field for, and its variables
 }
 
 export const BLANK: Draft = {
   kind: "command", command: "", name: "", pool: "", gpu: "none", gpus: "1", share: "0.5", gpuMem: "", cpus: "", mem: "", time: "",
   files: "node", environment: "", image: "", secrets: [], project: "", labels: "", vars: "", cwd: "", shards: "", retries: "",
-  preemptible: false, maxCost: "", priority: "",
+  preemptible: false, maxCost: "", priority: "", rest: {},
 };
 
 export const NOTEBOOK_PORT = 8888;
@@ -85,7 +86,7 @@ function parsed(d: Draft, field: "gpuMem" | "mem" | "time" | "maxCost", parse: (
 
 /** Throws Unclear when a field cannot be understood; whether the cloud agrees is its own matter. */
 export function body(d: Draft): Spec {
-  const b: Spec = { argv: argvOf(d) };
+  const b: Spec = { ...d.rest, argv: argvOf(d) };
   const want: Spec["want"] = {};
   if (d.name.trim()) b.name = d.name.trim();
   if (d.pool) b.pool = d.pool;
@@ -100,9 +101,10 @@ export function body(d: Draft): Spec {
   if (d.time.trim()) b.time_limit_usec = parsed(d, "time", parseDuration, "a time such as 90m or 1h30m");
   if (d.files === "environment" && d.environment) b.environment = d.environment;
   if (d.files === "image" && d.image.trim()) b.image = d.image.trim();
-  if (d.secrets.length) b.secrets = d.secrets;
+  if (d.secrets.length) b.secrets = d.secrets.map((n) => d.rest.secrets?.find((s) => typeof s !== "string" && s.name === n) ?? n);
+  else delete b.secrets;
   if (d.labels.trim()) b.labels = pairs(d.labels, "labels", /[\n,]/);
-  if (d.vars.trim()) b.env = pairs(d.vars, "vars", /\n/);
+  if (d.vars.trim()) b.env = { ...d.rest.env, ...pairs(d.vars, "vars", /\n/) };
   if (d.shards.trim() && d.kind === "command") {
     const n = Math.round(number(d, "shards", "Shards", 1, 100000));
     if (n > 1) b.shards = n;
@@ -126,10 +128,11 @@ export function line(d: Draft): string {
   const add = (option: string, value: string | number | undefined | false) => {
     if (value !== undefined && value !== false && value !== "") out.push(option, quote(String(value)));
   };
-  add("-P", b.pool);
+  add("-P", [b.pool, ...(b.also_pools ?? [])].filter(Boolean).join(","));
   if (b.want?.gpus) add("--gpus", b.want.gpus);
   if (b.want?.gpu_milli) add("--gpus", b.want.gpu_milli / 1000);
   if (b.want?.gpu_mem_bytes) add("--gpu-mem", d.gpuMem.trim());
+  add("--gpu-model", b.gpu_model);
   if (b.want?.cpu_milli) add("--cpus", b.want.cpu_milli / 1000);
   if (b.want?.mem_bytes) add("--mem", d.mem.trim());
   if (b.time_limit_usec) add("--time", d.time.trim().replace(/\s+/g, ""));
@@ -137,11 +140,13 @@ export function line(d: Draft): string {
   add("--project", b.project);
   add("--env", b.environment);
   add("--image", b.image);
-  for (const s of b.secrets ?? []) add("--secret", typeof s === "string" ? s : s.name);
+  for (const s of b.secrets ?? []) add("--secret", typeof s === "string" ? s : s.as_file ? `${s.name}:${s.as_file}` : s.as_var ? `${s.name}=${s.as_var}` : s.name);
   for (const [k, v] of Object.entries(b.labels ?? {})) add("-l", `${k}=${v}`);
-  for (const [k, v] of Object.entries(b.env ?? {})) add("-e", `${k}=${v}`);
+  for (const [k, v] of Object.entries(pairs(d.vars, "vars", /\n/))) add("-e", `${k}=${v}`);
   add("-C", b.cwd);
   add("-N", b.shards);
+  if (b.gang) out.push("--gang");
+  for (const s of b.sweep ?? []) add("--sweep", `${s.name}=${s.value.join(",")}`);
   add("--retries", b.retries);
   add("--priority", b.priority);
   if (b.preemptible) out.push("--preemptible");
@@ -156,6 +161,15 @@ export function reach(t: Task): string | null {
 }
 
 let kept: Draft | null = null;
+
+const REST = ["also_pools", "gpu_model", "gpu_hard", "node_labels", "retry_on", "backoff_usec", "backoff_max_usec", "grace_signal", "grace_usec",
+  "gang", "gang_policy", "sweep", "env", "secrets"] as const;
+
+/** What the form cannot show of a task, without what was not said. */
+function restOf(s: Spec): Partial<Spec> {
+  const said = (v: unknown) => v !== null && v !== undefined && v !== false && (typeof v !== "object" || Object.keys(v as object).length > 0);
+  return Object.fromEntries(REST.filter((k) => said(s[k])).map((k) => [k, s[k]]));
+}
 
 /** The form will begin with what this task was. */
 export function again(t: Task) {
@@ -183,7 +197,7 @@ export function again(t: Task) {
     secrets: (s.secrets ?? []).map((x) => (typeof x === "string" ? x : x.name)),
     project: s.project ?? "",
     labels: Object.entries(s.labels ?? {}).map(([k, v]) => `${k}=${v}`).join("\n"),
-    vars: Object.entries(s.env ?? {}).map(([k, v]) => `${k}=${v}`).join("\n"),
+    rest: restOf(s),
     cwd: s.cwd ?? t.cwd ?? "",
     shards: s.shards && s.shards > 1 ? String(s.shards) : "",
     retries: s.retries ? String(s.retries) : "",

@@ -17,7 +17,7 @@ const dayKey = (usec: number) => {
   const d = new Date(usec / 1000);
   return `${d.getFullYear()}-${String(d.getMonth() + 1).padStart(2, "0")}-${String(d.getDate()).padStart(2, "0")}`;
 };
-const gpuHours = (msec: number) => `${(msec / 3.6e6).toFixed(msec >= 3.6e8 ? 0 : 1)} h`;
+const gpuHours = (msec: number) => (msec < 3.6e6 ? duration(msec * 1000) : `${(msec / 3.6e6).toFixed(msec >= 3.6e8 ? 0 : 1)} h`);
 
 function sumBy(rows: CostRow[]): Map<string, CostRow> {
   const out = new Map<string, CostRow>();

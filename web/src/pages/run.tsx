@@ -209,7 +209,7 @@ export function Run() {
             <details class="more">
               <summary>More</summary>
               <div class="panel-body fields">
-                <Field label="Variables" hint={bad("vars") ?? "NAME=VALUE, one a line"} wide>{(p) => <textarea {...p} class="mono" rows={2} spellcheck={false} {...input("vars")} />}</Field>
+                <Field label="Variables" hint={bad("vars") ?? `NAME=VALUE, one a line${v.rest.env ? `; ${Object.keys(v.rest.env).length} more are as they were` : ""}`} wide>{(p) => <textarea {...p} class="mono" rows={2} spellcheck={false} {...input("vars")} />}</Field>
                 <Field label="Labels" hint={bad("labels") ?? "NAME=VALUE, one a line"} wide>{(p) => <textarea {...p} class="mono" rows={2} spellcheck={false} {...input("labels")} />}</Field>
                 {v.kind === "command" && <Field label="Shards" hint={bad("shards") ?? "so many tasks; VIRGA_SHARD numbers them"}>{(p) => <input {...p} type="number" min="1" {...input("shards")} />}</Field>}
                 <Field label="Retries" hint={bad("retries")}>{(p) => <input {...p} type="number" min="0" {...input("retries")} />}</Field>
