@@ -215,6 +215,7 @@ int vg_ca_sign_names(const char *ca_cert_pem, const char *ca_key_pem, const uint
     if (!cert || add_ext(cert, ca, NID_basic_constraints, "critical,CA:FALSE") < 0 ||
         add_ext(cert, ca, NID_key_usage, "critical,digitalSignature") < 0 ||
         add_ext(cert, ca, NID_ext_key_usage, "serverAuth,clientAuth") < 0 ||
+        add_ext(cert, ca, NID_authority_key_identifier, "keyid") < 0 || /* strict clients ask */
         (names && add_ext(cert, ca, NID_subject_alt_name, names) < 0) ||
         X509_sign(cert, ca_key, EVP_sha256()) == 0)
         return ca_error(err, "cannot sign the certificate");

@@ -5,6 +5,7 @@ import datetime
 import decimal
 import os
 import re
+import sys
 import time
 import uuid
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
@@ -88,14 +89,18 @@ class Client:
 
     def __init__(self, url: Optional[str] = None, token: Optional[str] = None, *, ca: Optional[str] = None, timeout: float = 60.0) -> None:
         home = os.environ.get("VIRGA_HOME") or os.path.join(os.path.expanduser("~"), ".virga")
+        here = not url and not os.environ.get("VIRGA_URL") and os.path.exists(os.path.join(home, "sock"))
         url = url or os.environ.get("VIRGA_URL") or str(_programs.virga_json("status").get("url") or "")
         if not url:
             raise VirgaError("this cloud serves no REST: set 'web: HOST:PORT' in its configuration")
-        token = token or os.environ.get("VIRGA_TOKEN") or (None if os.path.exists(os.path.join(home, "sock")) else read_login(home).get("token"))
+        token = token or os.environ.get("VIRGA_TOKEN") or (None if here else read_login(home).get("token"))
         if not token:
             token = _programs.virga("token", "create", "--name", "python", "--ttl", _TOKEN_TTL).strip()
+        ca = ca or os.environ.get("VIRGA_CA")
+        if ca is None and here and sys.version_info < (3, 10) and os.access(os.path.join(home, "control", "ca.crt"), os.R_OK):
+            ca = os.path.join(home, "control", "ca.crt")  # which this Python would not see otherwise
         pin = re.fullmatch(r"vgt_.*_([0-9a-f]{32})", token)
-        self._wire = Wire(url, token, ca or os.environ.get("VIRGA_CA"), pin.group(1) if pin else None, timeout)
+        self._wire = Wire(url, token, ca, pin.group(1) if pin else None, timeout)
         self.url = url
 
     def __repr__(self) -> str:
