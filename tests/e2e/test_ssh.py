@@ -139,6 +139,27 @@ def test_a_forwarded_port(cloud, ssh):
         p.communicate()
 
 
+@pytest.mark.skipif(not shutil.which("ssh-agent"), reason="ssh-agent is needed")
+def test_the_agent_is_forwarded(cloud, ssh):
+    key = cloud.work / "mine"
+    cloud.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "my own key", "-f", str(key)], check=0)
+    script = f"ssh-add -q {key} && ssh -A -F {ssh.config} virga.fwd 'ssh-add -l'; kill $SSH_AGENT_PID"
+    assert b"my own key" in cloud.run(["ssh-agent", "sh", "-c", script], check=0).stdout
+
+
+def test_what_is_left_running_outlives_its_connection_as_editors_servers_do(cloud, ssh):
+    server = "nohup sh -c 'while :; do sleep 0.1; echo alive > /tmp/beat; done' >/dev/null 2>&1 </dev/null & echo $! > /tmp/server"
+    ssh.run("virga.left", server, check=0)
+    ssh.run("virga.left", "rm -f /tmp/beat", check=0)
+    wait_for("it to be alive", lambda: ssh.run("virga.left", "cat /tmp/beat").stdout == b"alive\n")
+    ssh.run("virga.left", "kill $(cat /tmp/server)", check=0)
+    # Several channels over one connection.
+    control = f"{cloud.work}/mux"
+    one = ["-o", f"ControlPath={control}", "-o", "ControlMaster=auto", "-o", "ControlPersist=20"]
+    assert [ssh.out(*one, "virga.left", f"echo {i}") for i in range(3)] == ["0\n", "1\n", "2\n"]
+    ssh.run(*one, "-O", "exit", "virga.left", check=0)
+
+
 def test_two_connections_share_a_session_and_leave_nothing_of_theirs(cloud, ssh):
     first = cloud.popen(["ssh", "-F", str(ssh.config), "virga.two", "echo up; read x; echo $x"], stdin=subprocess.PIPE)
     assert first.stdout.readline() == b"up\n", first.stderr.read()
