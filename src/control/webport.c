@@ -38,8 +38,7 @@ struct vg_webport {
 
 static uint64_t limit_address(const char *peer, void *user) {
     struct vg_control *c = user;
-    return strcmp(peer, "unix") == 0 ? 0
-                                     : vg_rate_take(&c->webport->addresses, peer, 1, vg_now_usec());
+    return vg_rate_take(&c->webport->addresses, peer, 1, vg_now_usec());
 }
 
 uint64_t vg_webport_limit_user(struct vg_control *c, const char *user) {

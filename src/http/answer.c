@@ -18,7 +18,6 @@ struct request *request_new(struct vg_web_conn *c, size_t head_len) {
     q->pub.path = q->pub.target = "/";
     q->pub.secure = c->ssl != NULL;
     q->pub.peer = c->peer->address;
-    q->pub.uid = c->uid;
     q->head.minor = 1;
     return q;
 }

@@ -409,20 +409,13 @@ void answered(struct vg_web_conn *c) {
 
 /* ------------------------------------------------------------------ the beginning */
 
-static void address_of(int fd, char out[static 64], uid_t *uid) {
+static void address_of(int fd, char out[static 64]) {
     struct sockaddr_storage ss = {0};
     socklen_t len = sizeof(ss);
-    struct ucred cred;
-    socklen_t cred_len = sizeof(cred);
-    *uid = (uid_t)-1;
     snprintf(out, 64, "?");
     if (getpeername(fd, (struct sockaddr *)&ss, &len) < 0)
         return;
-    if (ss.ss_family == AF_UNIX) {
-        snprintf(out, 64, "unix");
-        if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &cred_len) == 0)
-            *uid = cred.uid;
-    } else if (ss.ss_family == AF_INET) {
+    if (ss.ss_family == AF_INET) {
         (void)inet_ntop(AF_INET, &((struct sockaddr_in *)&ss)->sin_addr, out, 64);
     } else if (ss.ss_family == AF_INET6) {
         const struct in6_addr *a = &((struct sockaddr_in6 *)&ss)->sin6_addr;
@@ -454,9 +447,8 @@ static struct peer *peer_join(struct vg_web *w, const char *address) {
 
 static struct vg_web_conn *conn_new(struct vg_web *w, int fd) {
     char address[64];
-    uid_t uid;
     int one = 1;
-    address_of(fd, address, &uid);
+    address_of(fd, address);
     struct peer *peer =
         w->numbers.conns_now < w->limits.conns_max && !w->stopping ? peer_join(w, address) : NULL;
     struct vg_web_conn *c = peer ? vg_alloc(sizeof(*c)) : NULL;
@@ -468,7 +460,6 @@ static struct vg_web_conn *conn_new(struct vg_web *w, int fd) {
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     c->web = w;
     c->fd = fd;
-    c->uid = uid;
     c->peer = peer;
     c->state = SHAKE;
     c->poll.data = c;

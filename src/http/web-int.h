@@ -21,7 +21,6 @@ struct vg_web {
     struct vg_web_ops ops;
     void *user;
     char *common;         /* owned; headers of every answer */
-    char *path;           /* owned; of a unix socket */
     struct vg_list conns; /* struct vg_web_conn.link */
     struct vg_list ripe;  /* struct vg_web_conn.on_ripe: something is to be written */
     struct vg_map peers;  /* address -> struct peer, owned */
@@ -75,7 +74,6 @@ struct vg_web_conn {
     SSL *ssl; /* owned */
     enum state state;
     struct peer *peer; /* borrowed from web->peers */
-    uid_t uid;
     struct vg_buf in, out;
     size_t tls_again;                   /* bytes of a write that OpenSSL wants to see again */
     struct request *req;                /* owned while it comes, then lent to the program */

@@ -6,8 +6,6 @@
 #include "net/conn.h"
 
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 static const struct vg_web_limits usual = {
     .head_max = 16u << 10,
@@ -44,7 +42,6 @@ static void on_closed(uv_handle_t *handle) {
     vg_tls_unref(w->tls);
     vg_map_done(&w->peers);
     free(w->common);
-    free(w->path);
     free(w);
 }
 
@@ -110,24 +107,6 @@ int vg_web_start(uv_loop_t *loop, const char *host, uint16_t port, struct vg_tls
     return 0;
 }
 
-int vg_web_start_unix(uv_loop_t *loop, const char *path, const struct vg_web_limits *limits,
-                      const struct vg_web_ops *ops, void *user, struct vg_web **ret,
-                      struct vg_err *err) {
-    struct vg_web *w = web_new(loop, limits, ops, user);
-    if (!w)
-        return vg_err_sys(err, -ENOMEM, "cannot listen on %s", path);
-    int fd = vg_unix_listen(path, SOCK_STREAM, 0666);
-    int r = fd < 0 ? fd : vg_listen_fd(loop, fd, on_accepted, w, &w->listener);
-    if (r >= 0 && !(w->path = vg_strdup(path)))
-        r = -ENOMEM;
-    if (r < 0) {
-        vg_web_stop(w);
-        return vg_err_sys(err, r, "cannot listen on %s", path);
-    }
-    *ret = w;
-    return 0;
-}
-
 void vg_web_set_tls(struct vg_web *w, struct vg_tls *tls) {
     struct vg_tls *old = w->tls;
     w->tls = vg_tls_ref(tls);
@@ -148,8 +127,6 @@ void vg_web_stop(struct vg_web *w) {
         return;
     w->stopping = true;
     vg_listener_free(vg_take_ptr(w->listener));
-    if (w->path)
-        unlink(w->path);
     while (!vg_list_empty(&w->conns)) {
         struct vg_web_conn *c = vg_list_entry(vg_list_first(&w->conns), struct vg_web_conn, link);
         (void)io_flush(c); /* answers that are ready still go */

@@ -23,7 +23,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/types.h>
 #include <uv.h>
 
 struct vg_web_limits {     /* 0: what is written behind it */
@@ -71,8 +70,7 @@ struct vg_web_req {
     size_t n_headers;
     const uint8_t *body; /* NUL behind its end */
     size_t body_len;
-    const char *peer;         /* address without port; "unix" */
-    uid_t uid;                /* of a unix socket's other end; else (uid_t)-1 */
+    const char *peer;         /* address without port */
     void *user;               /* the program's own */
     struct vg_web_conn *conn; /* NULL when gone */
 };
@@ -94,10 +92,6 @@ struct vg_web;
 int vg_web_start(uv_loop_t *loop, const char *host, uint16_t port, struct vg_tls *tls,
                  const struct vg_web_limits *limits, const struct vg_web_ops *ops, void *user,
                  struct vg_web **ret, uint16_t *ret_port, struct vg_err *err);
-/* The same on a unix socket's path (mode 0666: the kernel says who calls). */
-int vg_web_start_unix(uv_loop_t *loop, const char *path, const struct vg_web_limits *limits,
-                      const struct vg_web_ops *ops, void *user, struct vg_web **ret,
-                      struct vg_err *err);
 /* From now on: another certificate for new connections. */
 void vg_web_set_tls(struct vg_web *w, struct vg_tls *tls);
 /* Headers that every answer of this server carries: "Name: value\r\n…"; copied. */
