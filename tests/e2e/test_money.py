@@ -1,0 +1,147 @@
+"""Prices, the ledger, what people are told of it, budgets: with real programs. Every sum is worked out again here, in exact fractions."""
+import csv
+import io
+import json
+import sqlite3
+import time
+from fractions import Fraction
+
+from test_chaos import Round
+from virga import wait_for
+
+CONFIG = """
+currency: EUR
+pools:
+- name: cpu
+  shape: {cpus: 0.01, mem: 64M}
+  price: {cpu_hour: 3600.000001, gib_hour: 1.234567}
+energy: {co2_g_per_kwh: 400, pue: 1.25}
+"""
+HOUR = 3_600_000_000
+ROUNDS = 4
+
+
+def read(cloud, sql):
+    db = sqlite3.connect(f"file:{cloud.home}/control/state.db?mode=ro", uri=True)
+    try:
+        db.row_factory = sqlite3.Row
+        return [dict(r) for r in db.execute(sql)]
+    finally:
+        db.close()
+
+
+def due(prices, attempt):
+    """What an attempt costs: each microsecond at the price that held then, rounded down once."""
+    at, exact = attempt["from_usec"], Fraction(0)
+    while at < attempt["until_usec"]:
+        price = max((p for p in prices if p["from_usec"] <= at), key=lambda p: (p["from_usec"], p["id"]))
+        end = min([attempt["until_usec"]] + [p["from_usec"] for p in prices if p["from_usec"] > at])
+        an_hour = (Fraction(price["cpu_hour_micro"] * attempt["cpu_milli"], 1000) +
+                   Fraction(price["gib_hour_micro"] * attempt["mem_bytes"], 1 << 30))
+        exact += an_hour * (end - at) / HOUR
+        at = end
+    return exact.numerator // exact.denominator
+
+
+def reckon(cloud):
+    """Every attempt of the cloud against the ledger; returns how many there are and what they cost."""
+    prices = read(cloud, "SELECT * FROM prices WHERE pool='cpu'")
+    attempts = read(cloud, "SELECT * FROM attempts")
+    charged = {(r["task"], r["attempt"]): r for r in read(
+        cloud, "SELECT task, attempt, sum(cost_micro) AS cost, sum(until_usec-from_usec) AS held, count(*) AS n, max(part) AS last "
+               "FROM ledger WHERE task<>'' GROUP BY task, attempt")}
+    for a in attempts:
+        row = charged.pop((a["task"], a["attempt"]))
+        assert row["cost"] == due(prices, a), (a, row)
+        assert row["held"] == a["until_usec"] - a["from_usec"] and row["n"] == row["last"] + 1, (a, row)
+    assert not charged, charged
+    return len(attempts), sum(due(prices, a) for a in attempts)
+
+
+def test_every_attempt_is_charged_exactly_through_kill_9_and_changes_of_price(cloud):
+    long = cloud.out("vbatch", "-n", "long", "sleep", "600")
+    cloud.wait_state(long, "running")
+    for number in range(ROUNDS):
+        Round(cloud, number).go()
+        cloud.virga("price", "set", "-P", "cpu", "--cpu-hour", f"{1000 + number}.000007", check=0)
+    cloud.virga("task", "cancel", long, check=0)
+    cloud.wait_state(long, "cancelled")
+    n, cost = wait_for("the rows to be written", lambda: (r := reckon(cloud))[0] >= 2 and r)
+    rows = [r for r in read(cloud, "SELECT * FROM ledger") if r["task"] == long]
+    assert len({r["price"] for r in rows}) == ROUNDS + 1, "a part at each price"
+    assert cloud.json("cost")["total"]["cost_micro"] == cost
+    assert cloud.task(long)["cost_micro"] == sum(r["cost_micro"] for r in rows)
+    assert n > ROUNDS
+
+
+def test_costs_are_added_up_by_whatever_is_asked_for(cloud):
+    cloud.vrun("-l", "exp=a,b", "--project", "dune", "sleep", "0.1", check=0)
+    cloud.vrun("-l", "exp=c", "sleep", "0.1", check=0)
+    total = cloud.json("cost")["total"]["cost_micro"]
+    for by in ("user", "team", "project", "pool", "class", "day", "month", "node", "task", "label:exp", "user,day"):
+        answer = cloud.json("cost", "--by", by)
+        assert sum(r["cost_micro"] for r in answer["rows"]) == total, by
+        assert all(len(r["key"]) == by.count(",") + 1 for r in answer["rows"])
+    projects = {r["key"][0]: r for r in cloud.json("cost", "--by", "project")["rows"]}
+    assert projects["dune"]["tasks"] == 1 and projects["dune"]["cost_micro"] > 0
+    lines = list(csv.DictReader(io.StringIO(cloud.out("virga", "cost", "--by", "label:exp", "-o", "csv"))))
+    assert {"a,b", "c"} <= {line["label:exp"] for line in lines}
+    exported = list(csv.DictReader(io.StringIO(cloud.out("virga", "cost", "export"))))
+    assert sum(int(r["cost_micro"]) for r in exported) == total
+    objects = [json.loads(line) for line in cloud.out("virga", "cost", "export", "-o", "json").splitlines()]
+    assert [o["seq"] for o in objects] == sorted((int(r["seq"]) for r in exported), reverse=True)
+    assert b"dune" in cloud.virga("cost", "--by", "project", check=0).stdout
+    usage = cloud.virga("usage", "--by", "pool", check=0).stdout
+    assert b"KWH" in usage and b"EUR" not in usage
+
+
+def test_a_credit_is_a_row_of_its_own(cloud):
+    before = cloud.json("cost")["total"]["cost_micro"]
+    cloud.virga("cost", "credit", "--user", cloud.json("user", "me")["user"], "--amount", "0.000025", "--why", "it was our fault", check=0)
+    assert cloud.json("cost")["total"]["cost_micro"] == before - 25
+    assert b"credit of 25 millionths" in cloud.virga("audit", "list", check=0).stdout
+    refused = cloud.virga("cost", "credit", "--user", "nobody-here", "--amount", "1", "--why", "x")
+    assert refused.returncode != 0 and b"there is no user" in refused.stderr
+
+
+def test_an_estimate_and_what_it_may_cost(cloud):
+    cloud.virga("price", "set", "-P", "cpu", "--cpu-hour", "36000", "--gib-hour", "0", check=0)  # a tenth a second
+    said = cloud.vrun("--dry-run", "--time", "100s", "true", check=0).stdout
+    assert b"expected cost" in said
+    refused = cloud.vrun("--max-cost", "0.01", "true")
+    assert refused.returncode == 125 and b"--max-cost would not pay for a second" in refused.stderr
+    task = cloud.out("vbatch", "--max-cost", "0.15", "sleep", "60")
+    ended = cloud.wait_state(task, "failed", "cancelled")
+    assert "--max-cost" in ended["reason"]
+    assert 0 < ended["cost_micro"] < 150_000 + 100_000, "no more than a second beyond it"
+
+
+def test_a_budget_keeps_tasks_from_starting_until_there_is_more(cloud):
+    cloud.virga("budget", "set", "small", "--scope", "cloud", "--limit", "0.000001", "--policy", "queue", "--period", "year", check=0)
+    wait_for("the budget to be used up", lambda: cloud.json("budget", "list")[0]["state"] == "capped")
+    task = cloud.out("vbatch", "true")
+    why = cloud.json("task", "why", task)
+    assert why["code"] == "budget" and "budget 'small' (cloud) is used up" in why["text"]
+    assert cloud.task(task)["state"] == "queued"
+    cloud.virga("budget", "set", "small", "--limit", "1000000", check=0)
+    cloud.wait_state(task, "succeeded")
+    cloud.virga("budget", "remove", "small", check=0)
+    assert cloud.json("budget", "list") == []
+
+
+def test_a_budget_ends_what_runs_at_its_limit(cloud):
+    cloud.virga("price", "set", "-P", "cpu", "--cpu-hour", "360000", check=0)  # one a second
+    spent = cloud.json("cost", "--from", time.strftime("%Y-01-01T00:00Z", time.gmtime()))["total"]["cost_micro"]
+    limit = max(spent, 0) + 3_000_000
+    task = cloud.out("vbatch", "-n", "burner", "sh", "-c", "trap 'echo warned; exit 3' TERM; sleep 60 & wait")
+    cloud.wait_state(task, "running")
+    cloud.virga("budget", "set", "cap", "--scope", "cloud", "--limit", f"{limit // 10**6}.{limit % 10**6:06}", "--policy", "stop",
+                "--period", "year", "--grace", "1s", check=0)
+    ended = cloud.wait_state(task, "cancelled")
+    assert "budget 'cap' (cloud) is used up" in ended["reason"]
+    assert b"warned" in cloud.virga("task", "logs", task, check=0).stdout, "it had notice"
+    budget = cloud.json("budget", "list")[0]
+    assert budget["state"] == "capped" and budget["warned_percent"] in (50, 80, 95)
+    assert budget["spent_micro"] <= limit + 1_000_000, "no more than a second beyond it"
+    assert cloud.task(cloud.out("vbatch", "true"))["state"] == "queued"
+    cloud.virga("budget", "remove", "cap", check=0)
