@@ -150,3 +150,20 @@ def test_without_arguments_it_is_the_cloud_that_virga_has(ask, cloud):
     (cloud.work / "plain.py").write_text("import virga\nwith virga.Client() as c:\n    print(c.me()['user'], c.url.startswith('https://'))\n")
     out = cloud.run([sys.executable, "plain.py"], env={**cloud.env, "PYTHONPATH": str(cloud.work / "lib")}, check=0).stdout
     assert out == b"root True\n"
+
+
+def test_a_cloud_with_a_certificate_for_browsers(make_cloud):
+    if not shutil.which("openssl"):
+        pytest.skip("openssl is not installed")
+    cloud = make_cloud()
+    key, certificate = cloud.home / "web.key", cloud.home / "web.crt"
+    cloud.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", str(key), "-out",
+               str(certificate), "-days", "2", "-subj", "/CN=cloud", "-addext", "subjectAltName=IP:127.0.0.1"], check=0)
+    (cloud.home / "config.yaml").write_text(f"web: 127.0.0.1:0\nweb_cert: {certificate}\nweb_key: {key}\n")
+    cloud.up()
+    shutil.copytree(ROOT / "sdk/python/src/virga", cloud.work / "lib" / "virga", ignore=shutil.ignore_patterns("__pycache__"))
+    (cloud.work / "plain.py").write_text("import virga\ntry:\n    print(virga.Client().me()['user'])\nexcept virga.VirgaError as e:\n    print(e)\n")
+    env = {**cloud.env, "PYTHONPATH": str(cloud.work / "lib")}
+    trusting = {**env, "SSL_CERT_FILE": str(certificate)}  # as if it were one of the system's
+    assert cloud.run([sys.executable, "plain.py"], env=trusting, check=0).stdout == b"root\n"
+    assert b"this is not the cloud that the token belongs to" in cloud.run([sys.executable, "plain.py"], env=env, check=0).stdout

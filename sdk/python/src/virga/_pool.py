@@ -17,11 +17,12 @@ import sys
 import threading
 import time
 import weakref
-from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Set, Tuple, Type
+from typing import Any, Deque, Dict, List, Optional, Sequence, Set, Tuple, Type
 
 from . import _codec, _frames, _programs, _worker
 from ._channel import Channel, setup_body
 from ._options import Options
+from ._printer import Printer, Show
 from .errors import (Refused, RemoteError, RemoteTraceback, SerializationError, TaskCancelled, TaskFailed, VersionMismatch, VirgaError)
 
 REFUSED = 125
@@ -31,8 +32,6 @@ _AHEAD_MOST = 16
 _AHEAD_BYTES = 1 << 20
 _CANCEL_S = 0.1  # a call that was cancelled may end by itself so long: a new worker costs more
 _LEAVE_S = 30.0  # at the end of the program
-
-Show = Callable[[str, str], None]
 
 
 class Call(concurrent.futures.Future):  # type: ignore[type-arg]
@@ -89,38 +88,6 @@ def revive(body: bytearray) -> BaseException:
             pass
     error.__cause__ = RemoteTraceback(text)
     return error
-
-
-class Printer:
-    """What workers print, in whole lines, so that those of several do not mix."""
-
-    def __init__(self, show: Optional[Show]) -> None:
-        self.show = show
-        self.lock = threading.Lock()
-        self.partial: Dict[Tuple[int, str], bytes] = {}
-
-    def feed(self, who: int, stream: str, data: bytes, end: bool = False) -> None:
-        data = self.partial.pop((who, stream), b"") + data
-        cut = len(data) if end else max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
-        if data[cut:]:
-            self.partial[who, stream] = data[cut:]
-        if cut:
-            self.tell(stream, data[:cut].decode("utf-8", "replace"))
-
-    def flush(self, who: int) -> None:
-        for stream in ("stdout", "stderr"):
-            self.feed(who, stream, b"", end=True)
-
-    def tell(self, stream: str, text: str) -> None:
-        with self.lock:
-            if self.show:
-                for line in text.splitlines():
-                    self.show(stream, line)
-                return
-            target = getattr(sys, stream)
-            if target is not None:
-                target.write(text)
-                target.flush()
 
 
 class Worker:

@@ -6,7 +6,8 @@ import time
 from typing import Any, Callable, Iterable, Iterator, Optional, Tuple
 
 from ._options import Options
-from ._pool import Call, Pool, Show
+from ._pool import Call, Pool
+from ._printer import Show
 from .function import Function
 
 

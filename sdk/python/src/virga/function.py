@@ -10,7 +10,8 @@ from typing import (Any, AsyncIterator, Callable, Deque, Dict, Generic, Iterable
 
 from . import _codec
 from ._options import Options
-from ._pool import Call, Pool, Show
+from ._pool import Call, Pool
+from ._printer import Show
 
 R = TypeVar("R")
 _WINDOW_EACH = 8  # calls at hand for each worker of a map
