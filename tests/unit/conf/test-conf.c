@@ -180,6 +180,8 @@ Test(conf, each_mistake_has_its_sentence) {
                          "or [::]:7480"},
         {"listen: a:70000", "c.yaml:1: 'listen' is 'a:70000', but must be HOST:PORT, like "
                             "127.0.0.1:7480 or [::]:7480"},
+        {"web: 7443",
+         "c.yaml:1: 'web' is '7443', but must be HOST:PORT, like 0.0.0.0:7443, or off"},
         {"lease: soon", "c.yaml:1: 'lease' is 'soon', but must be a duration, like 90s, 30m or "
                         "1h30m"},
         {"lease: 0", "c.yaml:1: 'lease' is 0, but must be between 1s and 86400s"},

@@ -378,6 +378,25 @@ Test(ca, signs_what_was_asked_under_the_name_it_was_told) {
     check_leaks();
 }
 
+Test(ca, names_for_browsers_are_in_the_certificate_and_no_others) {
+    struct cloud c;
+    struct vg_err err = VG_ERR_INIT;
+    char *cert = NULL;
+    uint8_t *csr;
+    size_t n;
+    cloud_init(&c, HOUR);
+    cr_assert_eq(vg_csr_create(c.key, "x", &csr, &n, &err), 0);
+    cr_assert_eq(vg_ca_sign_names(c.ca_cert, c.ca_key, csr, n, "virgad",
+                                  "DNS:localhost,IP:127.0.0.1,IP:::1", HOUR, &cert, &err),
+                 0, "%s", err.msg);
+    cr_expect(vg_cert_has_name(cert, "localhost") && vg_cert_has_name(cert, "127.0.0.1") &&
+              vg_cert_has_name(cert, "::1"));
+    cr_expect(!vg_cert_has_name(cert, "virgad") && !vg_cert_has_name(cert, "127.0.0.2"));
+    free(csr);
+    free(cert);
+    cloud_done(&c);
+}
+
 Test(token, is_written_and_read_back_and_every_damage_is_noticed) {
     uint8_t fingerprint[VG_FINGERPRINT], hash[32];
     struct vg_token t, u;
