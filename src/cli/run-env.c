@@ -6,6 +6,7 @@
 #include "cli/cmd-env.h"
 #include "cli/run-int.h"
 #include "cli/spec-opts.h"
+#include "view/image.h"
 
 #include <jansson.h>
 #include <string.h>
@@ -114,27 +115,6 @@ static int take_entry(struct run *r, const json_t *entry) {
     return 0;
 }
 
-/* "1000", "1000:100", "root". */
-static int take_user(const char *user, struct vg_err *err) {
-    char text[64];
-    uint64_t uid = 0, gid = 0;
-    snprintf(text, sizeof(text), "%s", user ? user : "");
-    char *colon = strchr(text, ':');
-    if (colon)
-        *colon = '\0';
-    bool good = !text[0] || strcmp(text, "root") == 0 || vg_parse_u64(text, &uid) == 0;
-    if (good && colon)
-        good = strcmp(colon + 1, "root") == 0 || vg_parse_u64(colon + 1, &gid) == 0;
-    if (!good || uid > UINT32_MAX || gid > UINT32_MAX)
-        return vg_err_set(err, VG_UNSUPPORTED,
-                          "the image wants to run as '%.60s': only numbers and root are understood",
-                          user);
-    spec.uid = (uint32_t)uid;
-    spec.gid = (uint32_t)gid;
-    spec.has_uid = spec.has_gid = true;
-    return 0;
-}
-
 /* The folder it was typed in goes along, so the command begins there. */
 static bool in_project(const struct run *r) {
     const char *cwd = (const char *)r->spec.cwd.data;
@@ -165,8 +145,8 @@ static bool takes_project(struct run *r) {
 
 static int image_user(const char *config, struct vg_err *err) {
     json_t *j = json_loads(config, 0, NULL);
-    int e =
-        take_user(json_string_value(json_object_get(json_object_get(j, "config"), "User")), err);
+    const json_t *user = json_object_get(json_object_get(j, "config"), "User");
+    int e = vg_image_user(json_string_value(user), &spec.uid, &spec.gid, err);
     json_decref(j);
     return e;
 }

@@ -203,7 +203,7 @@ void vg_rest_login(struct vg_rest_call *call) {
                 ? vg_rest_body(call, &m, &err)
                 : vg_err_set(&err, VG_FORBIDDEN, "another site's page may not sign you in");
     Vg__Pb__TokenNew *in = (Vg__Pb__TokenNew *)m;
-    if (r >= 0 && !in->token == !in->id)
+    if (r >= 0 && (!in || !in->token == !in->id))
         r = vg_err_set(&err, VG_INVALID, "give either 'token' or 'code'");
     const char *code = r < 0                         ? NULL
                        : in->id                      ? in->id

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "control/rest-int.h"
+#include "view/image.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -178,6 +179,17 @@ static void run(struct vg_rest_call *call) {
 
 /* ------------------------------------------------------------------ environments and images */
 
+static bool begins_with(const Vg__Pb__TaskSpec *s, const json_t *list, size_t n) {
+    bool same = n <= s->n_argv;
+    for (size_t i = 0; same && i < n; i++) {
+        const json_t *word = json_array_get(list, i);
+        size_t len = json_string_length(word);
+        same = json_is_string(word) && s->argv[i].len == len &&
+               (!len || memcmp(s->argv[i].data, json_string_value(word), len) == 0);
+    }
+    return same;
+}
+
 static int take_words(const json_t *list, bool variables, Vg__Pb__TaskSpec *s) {
     size_t n = VG_MIN(json_array_size(list), (size_t)WORDS_MAX);
     int r = 0;
@@ -188,6 +200,8 @@ static int take_words(const json_t *list, bool variables, Vg__Pb__TaskSpec *s) {
         }
         return r;
     }
+    if (begins_with(s, list, n))
+        return 0; /* a spec that was read back has it already */
     ProtobufCBinaryData *v = n ? vg_alloc((n + s->n_argv) * sizeof *v) : NULL;
     if (!v)
         return n ? -ENOMEM : 0;
@@ -203,26 +217,6 @@ static int take_words(const json_t *list, bool variables, Vg__Pb__TaskSpec *s) {
     return 0;
 }
 
-/* "1000", "1000:100", "root", "". */
-static int take_user(const char *user, Vg__Pb__MirrorSpec *m, struct vg_err *err) {
-    char text[64];
-    uint64_t uid = 0, gid = 0;
-    snprintf(text, sizeof text, "%s", user ? user : "");
-    char *colon = strchr(text, ':');
-    if (colon)
-        *colon = 0;
-    bool good = !text[0] || strcmp(text, "root") == 0 || vg_parse_u64(text, &uid) == 0;
-    if (good && colon)
-        good = strcmp(colon + 1, "root") == 0 || vg_parse_u64(colon + 1, &gid) == 0;
-    if (!good || uid > UINT32_MAX || gid > UINT32_MAX)
-        return vg_err_set(err, VG_INVALID,
-                          "the image wants to run as '%.60s': only numbers and root are understood",
-                          user);
-    m->uid = (uint32_t)uid;
-    m->gid = (uint32_t)gid;
-    return 0;
-}
-
 static char *dup_bytes(const char *text, ProtobufCBinaryData *out) {
     char *copy = vg_strdup(text);
     *out = (ProtobufCBinaryData){.data = (uint8_t *)copy, .len = copy ? strlen(copy) : 0};
@@ -234,7 +228,8 @@ static int take_config(const char *config, Vg__Pb__TaskSpec *s, struct vg_err *e
     json_t *j = json_loads(config, 0, NULL);
     const json_t *c = json_object_get(j, "config");
     const char *dir = json_string_value(json_object_get(c, "WorkingDir"));
-    int r = take_user(json_string_value(json_object_get(c, "User")), s->mirror, err);
+    int r = vg_image_user(json_string_value(json_object_get(c, "User")), &s->mirror->uid,
+                          &s->mirror->gid, err);
     if (r >= 0 && (take_words(json_object_get(c, "Env"), true, s) < 0 ||
                    take_words(json_object_get(c, "Entrypoint"), false, s) < 0))
         r = vg_err_sys(err, ENOMEM, "cannot take the image");

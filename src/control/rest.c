@@ -356,7 +356,7 @@ static int make_message(struct vg_rest_call *call, ProtobufCMessage **ret, struc
         m = NULL;
         r = route->fill(call, taken, &m, err);
     }
-    for (size_t i = 0; r >= 0 && i < VG_REST_PARTS; i++)
+    for (size_t i = 0; r >= 0 && m && i < VG_REST_PARTS; i++)
         if (route->field[i])
             r = set_part(m, route->field[i], call->part[i], err);
     if (r < 0) {

@@ -13,7 +13,7 @@ import oci
 from conftest import close_cloud
 from rest import Mismatch, fits, rest_of
 from simulated import Driver
-from virga import ROOT, Cloud, wait_for
+from virga import BIN, ROOT, Cloud, wait_for
 
 @pytest.fixture(scope="module")
 def cloud():
@@ -104,7 +104,8 @@ def walk_cloud(rest, cloud):
 
 
 def walk_environments(rest, cloud):
-    image = oci.Image([oci.layer({"bin": None, "bin/tool": (b"#!/bin/sh\necho tool\n", 0o755)})], {"Env": ["A=b"]}, "made:here")
+    program = (BIN / "vrun").read_bytes()  # linked whole: the image needs nothing else
+    image = oci.Image([oci.layer({"bin": None, "bin/tool": (program, 0o755)})], {"Env": ["A=b"], "Entrypoint": ["/bin/tool"]}, "made:here")
     image.write_layout(cloud.work / "image")
     cloud.virga("env", "import", "image", "--name", "made", check=0)
     assert rest.get("/environments")["environments"][0]["name"] == "made"
@@ -112,6 +113,13 @@ def walk_environments(rest, cloud):
     rest.call("POST", "/environments/made/share", {"team": "main"}, status=204)
     rest.call("POST", "/environments/made/unshare", {"team": "main"}, status=204)
     rest.call("POST", "/tasks", {"argv": ["x"], "image": "not:there"}, status=404)
+    rest.call("POST", "/tasks", {"argv": ["x"], "environment": "nobody", "image": "made"}, status=400)
+    task = rest.post("/tasks", {"argv": ["--help"], "environment": "made@1"}, status=201).json
+    assert task["spec"]["env"]["A"] == "b" and task["spec"]["environment"].endswith("//made@1")
+    assert done(rest, task["id"])["state"] == "succeeded"
+    assert b"Usage: " in rest.call("GET", f"/tasks/{task['id']}/logs", status=200).body
+    assert rest.post("/tasks", task["spec"], status=201).json["argv"] == task["argv"] == ["/bin/tool", "--help"]
+    wait_for("both to end", lambda: not rest.get("/tasks", query={"state": "queued,starting,running"})["tasks"])
     rest.call("DELETE", "/environments/made", status=204)
     rest.call("GET", "/environments/made", status=404)
 

@@ -1,4 +1,5 @@
 /* Tables of JSON members: each line means something, and what is shown is what programs rely on. */
+#include "view/image.h"
 #include "view/views.h"
 
 #include <criterion/criterion.h>
@@ -218,4 +219,17 @@ Test(view, whatever_the_wire_tells_is_shown) {
                           is_left_out(v->name, v->pb->fields[k].name),
                       "%s.%s is not shown", v->name, v->pb->fields[k].name);
     }
+}
+
+Test(view, an_image_s_user_is_a_number_or_root) {
+    struct vg_err err = VG_ERR_INIT;
+    uint32_t uid = 7, gid = 7;
+    cr_expect_eq(vg_image_user("1000:100", &uid, &gid, &err), 0);
+    cr_expect(uid == 1000 && gid == 100);
+    cr_expect_eq(vg_image_user("root", &uid, &gid, &err), 0);
+    cr_expect(uid == 0 && gid == 0);
+    cr_expect_eq(vg_image_user(NULL, &uid, &gid, &err), 0);
+    cr_expect_lt(vg_image_user("www-data", &uid, &gid, &err), 0);
+    cr_expect_lt(vg_image_user("1:4294967296", &uid, &gid, &err), 0);
+    cr_expect(strstr(err.msg, "only numbers and root"));
 }
