@@ -61,12 +61,11 @@ static void listen_system(struct vg_control *c) {
         vg_warn("other users cannot find this cloud: %s", err.msg);
 }
 
-/* The port of our last life, so that clients and nodes find us again; 0: none. */
-static uint16_t last_port(const struct vg_control *c) {
+uint16_t vg_listen_last_port(const char *path) {
     vg_auto_free char *text = NULL;
     size_t n = 0;
     uint64_t port = 0;
-    if (vg_read_file(c->home.address, 512, &text, &n) < 0)
+    if (vg_read_file(path, 512, &text, &n) < 0)
         return 0;
     text[strcspn(text, "\n")] = '\0';
     char *colon = strrchr(text, ':');
@@ -97,7 +96,7 @@ static int listen_tls(struct vg_control *c, const char *text, struct vg_err *err
     int r = vg_listen_split(text, host, sizeof host, &want, err);
     if (r < 0)
         return r;
-    uint16_t first = want ? (uint16_t)want : last_port(c);
+    uint16_t first = want ? (uint16_t)want : vg_listen_last_port(c->home.address);
     r = first ? vg_listen_tcp(c->loop, host, first, vg_peer_accept_tls, c, &c->listeners[2], &port,
                               &taken)
               : -ENOENT;

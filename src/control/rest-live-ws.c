@@ -149,8 +149,8 @@ static void hello(struct bridge *b) {
 }
 
 static void resize(struct bridge *b, uint64_t rows, uint64_t cols) {
-    uint16_t size[4] = {(uint16_t)VG_MIN(rows, (uint64_t)1000),
-                        (uint16_t)VG_MIN(cols, (uint64_t)1000)};
+    uint16_t size[4] = {(uint16_t)VG_MIN(rows, (uint64_t)UINT16_MAX),
+                        (uint16_t)VG_MIN(cols, (uint64_t)UINT16_MAX)};
     if (rows && cols && !b->observe)
         frame(b, VG_TIO_WINSIZE, size, sizeof size);
 }
@@ -451,8 +451,8 @@ void vg_live_attach(struct vg_peer *p, struct vg_web_req *req, const char *task)
         return;
     b->terminal = true;
     b->observe = vg_live_flag(req, "observe");
-    if (vg_live_number(req, "rows", 1000, &rows, &err) < 0 ||
-        vg_live_number(req, "cols", 1000, &cols, &err) < 0) {
+    if (vg_live_number(req, "rows", UINT16_MAX, &rows, &err) < 0 ||
+        vg_live_number(req, "cols", UINT16_MAX, &cols, &err) < 0) {
         close(far);
         refuse(b, err.reason, err.msg);
         return;

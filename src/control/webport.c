@@ -83,14 +83,7 @@ static char *kept_file(const struct vg_control *c) {
 
 static uint16_t last_port(const struct vg_control *c) {
     vg_auto_free char *path = kept_file(c);
-    vg_auto_free char *text = NULL;
-    size_t n = 0;
-    uint64_t port = 0;
-    if (!path || vg_read_file(path, 512, &text, &n) < 0)
-        return 0;
-    text[strcspn(text, "\n")] = '\0';
-    char *colon = strrchr(text, ':');
-    return colon && vg_parse_u64(colon + 1, &port) == 0 && port < 65536 ? (uint16_t)port : 0;
+    return path ? vg_listen_last_port(path) : 0;
 }
 
 static int keep(const struct vg_control *c, struct vg_err *err) {
