@@ -58,10 +58,6 @@ static void add_values(struct cells *c, const Vg__Pb__CostRow *row, bool usage) 
         c->cell[c->n++] = NULL;
     hours(row->cpu_msec, next(c), ROOM);
     hours(row->mem_gib_msec, next(c), ROOM);
-    if (row->storage_gib_msec)
-        hours(row->storage_gib_msec, next(c), ROOM);
-    else
-        c->cell[c->n++] = NULL;
     if (usage) {
         milli_text((uint64_t)((unsigned __int128)row->energy_mj * 1000 / KWH_MJ), next(c), ROOM);
         milli_text(row->co2_mg / 1000, next(c), ROOM);
@@ -70,11 +66,10 @@ static void add_values(struct cells *c, const Vg__Pb__CostRow *row, bool usage) 
 }
 
 static void show_table(const Vg__Pb__CostInfo *m, const struct vg_money_how *how) {
-    static const char *const cost[] = {
-        "COST",      "CURRENCY",          "UNUSED", "GPU-HOURS", "CPU-HOURS",
-        "GIB-HOURS", "STORAGE GIB-HOURS", "TASKS"};
-    static const char *const usage[] = {"GPU-HOURS",         "BUSY", "CPU-HOURS", "GIB-HOURS",
-                                        "STORAGE GIB-HOURS", "KWH",  "KG CO2",    "TASKS"};
+    static const char *const cost[] = {"COST",      "CURRENCY",  "UNUSED", "GPU-HOURS",
+                                       "CPU-HOURS", "GIB-HOURS", "TASKS"};
+    static const char *const usage[] = {"GPU-HOURS", "BUSY",   "CPU-HOURS", "GIB-HOURS",
+                                        "KWH",       "KG CO2", "TASKS"};
     const char *headings[COLUMNS_MAX + 1] = {0};
     char keys[4][80];
     size_t n = 0;

@@ -87,7 +87,6 @@ struct vg_scheduler_conf {
 /* In millionths of the currency, by the hour. */
 struct vg_price {
     uint64_t gpu_hour_micro, cpu_hour_micro, gib_hour_micro;
-    uint64_t storage_gib_month_micro; /* of what is kept in the store of environments */
     /* Taken off, in thousandths of a percent: for GPUs that are held and do nothing; for tasks
        that may be preempted. */
     uint64_t idle_milli, preemptible_milli;

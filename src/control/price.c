@@ -77,7 +77,6 @@ void vg_prices_configured(struct vg_control *c) {
                               .gpu_hour_micro = p->gpu_hour_micro,
                               .cpu_hour_micro = p->cpu_hour_micro,
                               .gib_hour_micro = p->gib_hour_micro,
-                              .storage_gib_month_micro = p->storage_gib_month_micro,
                               .idle_milli = (uint32_t)p->idle_milli,
                               .preemptible_milli = (uint32_t)p->preemptible_milli,
                               .who = VG_PRICE_BY_CONF,

@@ -60,11 +60,16 @@ void vg_tally_done(struct vg_tally *t) {
 
 /* ------------------------------------------------------------------ keys */
 
-static void date_text(const struct vg_tally *t, uint64_t usec, bool month, char *out, size_t n) {
+static void date_text(struct vg_tally *t, uint64_t usec, bool month, char *out, size_t n) {
     time_t local = (time_t)(((int64_t)usec + t->zone_usec) / 1000000);
+    int64_t day = local / 86400 + 1;
     struct tm tm;
-    gmtime_r(&local, &tm);
-    strftime(out, n, month ? "%Y-%m" : "%Y-%m-%d", &tm);
+    if (day != t->date_day) { /* rows come in the order of time, mostly */
+        gmtime_r(&local, &tm);
+        strftime(t->date, sizeof t->date, "%Y-%m-%d", &tm);
+        t->date_day = day;
+    }
+    snprintf(out, n, "%.*s", month ? 7 : 10, t->date);
 }
 
 static void label_text(const char *labels, const char *key, char *out, size_t n) {
@@ -77,8 +82,8 @@ static void label_text(const char *labels, const char *key, char *out, size_t n)
         }
 }
 
-static void key_part(const struct vg_tally *t, size_t i, const struct vg_ledger_row *row,
-                     uint64_t at, char *out, size_t n) {
+static void key_part(struct vg_tally *t, size_t i, const struct vg_ledger_row *row, uint64_t at,
+                     char *out, size_t n) {
     const char *s = "";
     switch (t->by[i]) {
     case VG_BY_DAY:
@@ -123,8 +128,8 @@ static void key_part(const struct vg_tally *t, size_t i, const struct vg_ledger_
 
 /* The parts behind each other; returns their length. In the map a part ends with a byte that no
    text has. */
-static size_t make_key(const struct vg_tally *t, const struct vg_ledger_row *row, uint64_t at,
-                       char *key, char *flat, size_t room) {
+static size_t make_key(struct vg_tally *t, const struct vg_ledger_row *row, uint64_t at, char *key,
+                       char *flat, size_t room) {
     size_t n = 0;
     for (size_t i = 0; i <= t->n_by; i++) {
         char part[VG_TALLY_KEY_MAX];

@@ -57,6 +57,8 @@ struct vg_tally {
     struct vg_map seen;   /* group and task -> itself */
     struct vg_map pools;  /* name -> hours of a pool, owned */
     uint32_t left_out;    /* rows of groups beyond the limit */
+    int64_t date_day;     /* whose name this is; 0: none's */
+    char date[16];
 };
 
 /* "team", "label:exp". INVALID with a sentence. */

@@ -103,7 +103,7 @@ Test(policy, pools_have_prices_models_and_bounds) {
     struct vg_conf c;
     load("currency: EUR\npools:\n- name: a\n  models: [A100, H100]\n  min_run: 2m\n"
          "  max_priority: 70\n  price: {gpu_hour: 2.50, cpu_hour: 0.04, gib_hour: 0.000125,\n"
-         "  storage_gib_month: 0.02, idle_discount: 30, preemptible_discount: 12.5}\n"
+         "  idle_discount: 30, preemptible_discount: 12.5}\n"
          "energy: {co2_g_per_kwh: 380.5, pue: 1.25}\n",
          &c);
     const struct vg_pool_conf *p = &c.pool[0];
@@ -111,7 +111,6 @@ Test(policy, pools_have_prices_models_and_bounds) {
     cr_assert(p->model.n == 2 && p->max_priority == 70 && p->min_run_usec == 120 * VG_USEC);
     cr_assert(p->price.gpu_hour_micro == 2500000 && p->price.cpu_hour_micro == 40000);
     cr_assert_eq(p->price.gib_hour_micro, 125);
-    cr_assert_eq(p->price.storage_gib_month_micro, 20000);
     cr_assert(p->price.idle_milli == 30000 && p->price.preemptible_milli == 12500);
     cr_assert(c.energy.co2_milli == 380500 && c.energy.pue_milli == 1250);
     vg_conf_done(&c);
