@@ -139,7 +139,8 @@ static void token_spent(void *arg, int result) {
     vg_auto_free char *cert = NULL;
     int r = result < 0 ? refuse(&err) : admit(j, &cert, &err);
     if (r >= 0)
-        vg_info("node=%s joined id=%016llx", j->name, (unsigned long long)j->node);
+        vg_audit_note(j->ctl, "", p ? p->who.from : "", "node %s joined as %016llx", j->name,
+                      (unsigned long long)j->node);
     if (p && r < 0)
         vg_peer_fail(p, j->req, &err);
     else if (p)

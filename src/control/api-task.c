@@ -6,6 +6,7 @@
 #include "base/util.h"
 #include "control/after.h"
 #include "control/api.h"
+#include "control/audit.h"
 #include "control/bare.h"
 #include "control/family.h"
 #include "control/history.h"
@@ -286,6 +287,9 @@ static int signal_job(struct vg_call *call, struct vg_job *j, struct vg_err *err
                           (unsigned long long)t->id, t->user);
     if (m->signal >= 65)
         return vg_err_set(err, VG_INVALID, "there is no signal %u", m->signal);
+    if (strcmp(t->user, call->user->name) != 0)
+        vg_audit(call, "task %016llx of user %s %s", (unsigned long long)t->id, t->user,
+                 m->signal ? "was sent a signal" : "cancelled");
     snprintf(why, sizeof why, "cancelled by %s", call->user->name);
     uint64_t grace = m->has_grace_usec ? m->grace_usec : VG_GRACE_USEC;
     if (m->signal == 0 && vg_task_is_ended(t)) /* its children have not */

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "control/api.h"
+#include "control/audit.h"
 #include "control/job.h"
 #include "control/mirror.h"
 #include "control/peer.h"
@@ -470,6 +471,12 @@ void vg_api_env(struct vg_call *call) {
                       m.team ? m.team : "");
         return;
     }
+    if (m.op == OP(SHARE) || m.op == OP(UNSHARE) || m.op == OP(REMOVE))
+        vg_audit(call, "environment %.100s: %s%.64s asked for", m.ref ? m.ref : "",
+                 m.op == OP(SHARE)     ? "share with "
+                 : m.op == OP(UNSHARE) ? "no longer share with "
+                                       : "removal",
+                 m.op != OP(REMOVE) && m.team ? m.team : "");
     if (m.stream && (vg_chan_take(&ch, call->peer, m.stream, 0, NULL, 0) < 0 ||
                      vg_chan_park(&ch, call->ctl->loop) < 0)) {
         vg_peer_error(call->peer, call->req, VG_LOST, "the request's stream cannot be had");

@@ -134,3 +134,6 @@ def test_the_log_is_for_administrators(own):
         assert done.returncode != 0 and b"administrator" in done.stderr
     own.run(["virga", "user", "set", "ann", "--full-name", "Ann"], env=env, check=0)
     assert (entries(own)[0]["who"], entries(own)[0]["from"]) == ("ann", "127.0.0.1")
+    task = own.run(["vrun", "-d", "sleep", "1000"], env=env, check=0).stdout.decode().split()[-1]
+    own.virga("task", "cancel", task, check=0)
+    assert (entries(own)[0]["who"], entries(own)[0]["what"]) == ("root", f"task {task} of user ann cancelled")
