@@ -131,7 +131,7 @@ export interface Why {
   ahead: number;
   pool: string | null;
   node: string | null;
-  holders: { tenant: string; tasks: number; gpu_milli: number; until_usec: number }[];
+  holders: { tenant: string | null; tasks: number; gpu_milli: number; until_usec: number }[];
   expected_start_usec: number;
   expected_run_usec: number;
   basis: string | null;
@@ -201,7 +201,7 @@ export interface Gpu {
   uuid: string | null;
   ecc_uncorrected: number | null;
   xid: number | null;
-  holders: { task: string; name: string | null; user: string; gpu_milli: number; usage: GpuUsage | null }[];
+  holders: { task: string | null; name: string | null; user: string | null; gpu_milli: number; usage: GpuUsage | null }[]; // of others: who is not told
 }
 
 export interface Pool {
@@ -220,9 +220,9 @@ export interface Pool {
 }
 
 export interface QueueRow {
-  task: string;
+  task: string | null; // of others: what and who is not told
   name: string | null;
-  user: string;
+  user: string | null;
   team: string | null;
   pool: string | null;
   want: Resources | null;

@@ -15,15 +15,17 @@ const Plots = lazy(() => import("../ui/plots"));
 
 const TONE: Record<string, "good" | "wait" | "bad" | "still"> = { ready: "good", draining: "wait", joining: "wait", lost: "bad", quarantined: "bad" };
 
+const OTHERS = "others"; // whom one may not know
+
 function sentenceOf(g: Gpu): string {
-  const who = g.holders.map((h) => `${h.user}${h.name ? ` (${h.name})` : ""}`).join(", ");
+  const who = g.holders.map((h) => `${h.user || OTHERS}${h.name ? ` (${h.name})` : ""}`).join(", ");
   return `GPU ${g.index} of ${g.node}: ${g.fault ? `fault, ${g.fault}` : g.state}${g.reason ? `, ${g.reason}` : ""}` +
     `${g.sm_percent == null ? "" : `, ${g.sm_percent} percent used`}${who ? `, held by ${who}` : ""}`;
 }
 
 function Cell({ g, open }: { g: Gpu; open: (g: Gpu) => void }) {
   const used = g.mem_bytes && g.mem_used_bytes != null ? g.mem_used_bytes / g.mem_bytes : 0;
-  const who = g.holders[0]?.user;
+  const who = g.holders.length ? g.holders[0].user || OTHERS : null;
   const sick = Boolean(g.fault);
   return (
     <button type="button" class="cell" data-heat={g.state === "away" ? undefined : heat(g.sm_percent)} data-state={sick ? "fault" : g.state}
@@ -54,7 +56,7 @@ function GpuDialog({ g, close }: { g: Gpu; close: () => void }) {
         {g.xid ? <><dt>Last XID</dt><dd>{g.xid}</dd></> : null}
         {g.ecc_uncorrected ? <><dt>ECC, uncorrected</dt><dd>{count(g.ecc_uncorrected)}</dd></> : null}
         <dt>Held by</dt>
-        <dd>{g.holders.length ? g.holders.map((h) => <div key={h.task}><a href={`/tasks/${h.task}`} onClick={close}>{h.name || h.task.slice(0, 8)}</a> <span class="muted">{h.user}{h.gpu_milli && h.gpu_milli < 1000 ? `, ${milli(h.gpu_milli)} of it` : ""}</span></div>) : "nobody"}</dd>
+        <dd>{g.holders.length ? g.holders.map((h) => <div key={h.task}>{h.task && <a href={`/tasks/${h.task}`} onClick={close}>{h.name || h.task.slice(0, 8)}</a>} <span class="muted">{h.user || OTHERS}{h.gpu_milli && h.gpu_milli < 1000 ? `, ${milli(h.gpu_milli)} of it` : ""}</span></div>) : "nobody"}</dd>
         {g.driver && <><dt>Driver</dt><dd>{g.driver}</dd></>}
       </dl>
       {isAdmin() && !drained && <Field label="Why it is drained">{(p) => <input {...p} value={why.value} onInput={(e) => (why.value = e.currentTarget.value)} placeholder="for the others to read" />}</Field>}

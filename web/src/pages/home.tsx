@@ -61,7 +61,7 @@ function MyTasks() {
 function MyGpus() {
   const got = useGet<{ gpus: Gpu[] }>("/gpus", { live: 1 });
   useEffect(() => on("gpus", (g) => got.put(() => g)), []);
-  const mine = got.data?.gpus.flatMap((g) => g.holders.filter((h) => h.user === me.value?.user).map((h) => ({ g, h }))) ?? [];
+  const mine = got.data?.gpus.flatMap((g) => g.holders.filter((h) => h.task && h.user === me.value?.user).map((h) => ({ g, h: { ...h, task: h.task! } }))) ?? [];
   return (
     <Panel title="My GPUs now" end={<a href="/cluster">Cluster</a>}>
       <Show of={got}>

@@ -64,9 +64,9 @@ export function QueuePage() {
                   <thead><tr><th class="number">No.</th><th>Task</th><th>User</th><th>Pool</th><th>Wants</th><th class="number">Priority</th><th>Waits since</th><th>Expected start</th></tr></thead>
                   <tbody>
                     {q.queue.map((r, i) => (
-                      <tr key={r.task}>
+                      <tr key={r.task ?? i}>
                         <td class="number muted">{i + 1}</td>
-                        <td><a class="strong" href={`/tasks/${r.task}`}>{r.name || r.task.slice(0, 8)}</a>{r.members ? <span class="muted"> {plural(r.members, "member")}</span> : null}</td>
+                        <td>{r.task ? <a class="strong" href={`/tasks/${r.task}`}>{r.name || r.task.slice(0, 8)}</a> : <span class="muted">another's</span>}{r.members ? <span class="muted"> {plural(r.members, "member")}</span> : null}</td>
                         <td>{r.user}{r.team && r.team !== r.user ? <span class="muted"> {r.team}</span> : null}</td><td>{r.pool}</td><td>{resources(r.want)}</td>
                         <td class="number">{r.priority}</td><td><When usec={r.created_usec} /></td>
                         <td>{r.expected_start_usec ? <When usec={r.expected_start_usec} /> : <span class="muted">not known</span>}</td>

@@ -93,7 +93,7 @@ function WhyPending({ t }: { t: Task }) {
       <div class="row muted">
         {w.ahead > 0 && <span>{plural(w.ahead, "task")} ahead</span>}
         {w.expected_start_usec > 0 && <span>expected to start <When usec={w.expected_start_usec} />{w.basis ? ` (${w.basis})` : ""}</span>}
-        {w.holders.map((h) => <span key={h.tenant} class="tag">{h.tenant}: {plural(h.tasks, "task")}{h.gpu_milli ? `, ${milli(h.gpu_milli)} GPU` : ""}</span>)}
+        {w.holders.map((h) => <span key={h.tenant} class="tag">{h.tenant || "others"}: {plural(h.tasks, "task")}{h.gpu_milli ? `, ${milli(h.gpu_milli)} GPU` : ""}</span>)}
       </div>
     </Note>
   );
