@@ -50,4 +50,4 @@ install: all
 	@meson install -C $(BUILD) --no-rebuild
 
 clean:
-	rm -rf build build-asan build-tsan build-clang build-fuzz build-analyze web/dist
+	rm -rf build build-asan build-tsan build-clang build-fuzz build-analyze build-tools web/dist
