@@ -5,7 +5,7 @@
    "As it found it" is checked, not assumed: no process is left but init, no IPC object, and every
    file of the scratch file system (copy-on-write layers, /tmp, /run, /dev/shm) is the same file
    with the same owner, mode, size and change time as before the command. Whatever is in doubt is
-   destroyed. Runs in the keeper. */
+   destroyed. The next command finds the node's files as they are then. Runs in the keeper. */
 #include "base/cleanup.h"
 #include "base/mem.h"
 #include "base/util.h"
@@ -14,12 +14,14 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <linux/magic.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/vfs.h>
 #include <time.h>
 
 #define RESET_WAIT_MSEC 200
@@ -133,11 +135,53 @@ static bool init_is_clean(struct vg_sandbox *sb) {
     return n >= (ssize_t)VG_SB_MSG_MIN && m.kind == VG_SB_MSG_RESET && m.code == 0;
 }
 
+/* ---- what a command would find ---- */
+
+/* Reconfiguring a file system, to what it is, makes the kernel forget its names. */
+static int forget(int root, const char *path) {
+    struct statfs fs;
+    while (*path == '/')
+        path++;
+    vg_auto_fd int at = vg_sys_openat2(root, *path ? path : ".", O_PATH | O_CLOEXEC | O_DIRECTORY,
+                                       RESOLVE_IN_ROOT | RESOLVE_NO_SYMLINKS);
+    if (at < 0 || fstatfs(at, &fs) < 0)
+        return -errno;
+    if (fs.f_type != OVERLAYFS_SUPER_MAGIC) /* bound as it is, or covered by something else */
+        return 0;
+    vg_auto_fd int pick = vg_sys_fspick(at, "", FSPICK_CLOEXEC | FSPICK_EMPTY_PATH);
+    if (pick < 0 || vg_sys_fsconfig(pick, FSCONFIG_CMD_RECONFIGURE, NULL, NULL, 0) < 0)
+        return -errno;
+    return 0;
+}
+
+/* An overlay keeps the names that were looked up, and does not ask the folder below it again: a
+   file of the node that was replaced there would be the old one for every later command. */
+static int forget_names(struct vg_sandbox *sb) {
+    const struct vg_sandbox_node *n = sb->node;
+    char path[48];
+    if (sb->mirrored) /* what lies below those is asked by the kernel itself */
+        return 0;
+    snprintf(path, sizeof(path), "/proc/%d/root", (int)sb->pid);
+    vg_auto_fd int root = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    int r = root < 0 ? -errno : 0;
+    for (size_t i = 0; i < n->n_lowers && r >= 0; i++)
+        if (!n->lower_is_file[i])
+            r = forget(root, n->lowers[i]);
+    return r;
+}
+
+void vg_sb_refresh(struct vg_sandbox *sb) {
+    if (sb->looked)
+        (void)forget_names(sb);
+    sb->looked = true;
+}
+
 bool vg_sandbox_recycle(struct vg_sandbox *sb) {
     if (sb->dead || !sb->traced || sb->n_running || sb->private_dev || sb->n_devs || sb->laid ||
         sb->given_fd >= 0)
         return false;
-    if (!init_is_clean(sb) || !same_trace(sb))
+    if (!init_is_clean(sb) || !same_trace(sb) || forget_names(sb) < 0)
         return false;
+    sb->looked = false;
     return vg_cg_reset(&sb->node->cg, sb->name, &sb->base, &sb->peak_fd) >= 0;
 }

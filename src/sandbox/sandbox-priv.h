@@ -310,6 +310,7 @@ struct vg_sandbox {
     int scratch_fd; /* owned: /dev/shm of the sandbox: a folder of the scratch file system */
     int own_mnt_fd, own_net_fd; /* owned: the caller's namespaces, to come back to */
     bool dead, private_dev, mirrored;
+    bool looked;                /* a command was started, which looked names up */
     bool laid;                  /* something, for one command (lay.c) */
     int given_fd;               /* owned: the folder of secrets, writable; -1: none */
     struct vg_sb_folders shown; /* as /run/virga-node/0, 1, ...: their paths */
@@ -332,6 +333,8 @@ struct vg_sandbox {
 /* recycle.c: notes what the scratch holds, after birth and before each command. */
 void vg_sb_trace_first(struct vg_sandbox *sb);
 void vg_sb_trace_exec(struct vg_sandbox *sb);
+/* The next command finds the node's files as they are now, not as an earlier one found them. */
+void vg_sb_refresh(struct vg_sandbox *sb);
 
 /* bind.c: adds binds (and device nodes) to the living sandbox. Sets *ret_gone when the folder that
    `x->cwd` names was deleted, and *ret_cwd to its canonical path (owned) when that differs. */

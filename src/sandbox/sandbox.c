@@ -443,6 +443,7 @@ int vg_sandbox_exec(struct vg_sandbox *sb, uint64_t tag, const struct vg_exec *x
         return r;
     if (x->n_given && (r = vg_sb_give(sb, x, err)) < 0)
         return r;
+    vg_sb_refresh(sb);
     vg_sb_trace_exec(sb);
     r = send_request(sb, tag, x, gone, other_cwd);
     if (r < 0)

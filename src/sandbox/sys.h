@@ -43,6 +43,13 @@ static inline int vg_sys_openat2(int dir, const char *path, uint64_t flags, uint
     struct open_how how = {.flags = flags, .resolve = resolve};
     return (int)syscall(SYS_openat2, dir, path, &how, sizeof(how));
 }
+static inline int vg_sys_fspick(int dir, const char *path, unsigned flags) {
+    return (int)syscall(SYS_fspick, dir, path, flags);
+}
+static inline int vg_sys_fsconfig(int fs, unsigned what, const char *key, const void *value,
+                                  int aux) {
+    return (int)syscall(SYS_fsconfig, fs, what, key, value, aux);
+}
 static inline int vg_sys_pivot_root(const char *new_root, const char *put_old) {
     return (int)syscall(SYS_pivot_root, new_root, put_old);
 }

@@ -2,14 +2,13 @@
 node looks for them, and a way to ask it what it sees. What it says is its own count, not the warden's."""
 import atexit
 import json
-import os
 import shutil
 import socket
 import subprocess
 import tempfile
 from pathlib import Path
 
-from virga import BIN
+from virga import BIN, seen_by_tasks
 
 
 
@@ -17,7 +16,7 @@ def outside_tmp(folder):
     """A task has a /tmp and a /var/tmp of its own: what it shall run from a tree that lies there is copied to where it sees it."""
     if not folder.resolve().is_relative_to("/tmp"):
         return folder
-    copy = Path(tempfile.mkdtemp(prefix="vg-programs-", dir="/srv" if os.access("/srv", os.W_OK) else Path.home()))
+    copy = Path(tempfile.mkdtemp(prefix="vg-programs-", dir=seen_by_tasks()))
     atexit.register(shutil.rmtree, copy, ignore_errors=True)
     shutil.copytree(folder, copy, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.p"))
     copy.chmod(0o755)

@@ -1,7 +1,10 @@
 """The life of a cloud: up, down, up again, several side by side."""
 import os
+import tempfile
+from pathlib import Path
 
-from virga import WAIT_S, wait_for
+import pytest
+from virga import WAIT_S, seen_by_tasks, wait_for
 
 
 def test_up_needs_no_configuration_and_down_leaves_nothing(make_cloud):
@@ -61,6 +64,26 @@ def test_history_and_logs_survive_a_restart(make_cloud):
     assert cloud.json("status")["cloud"] == cloud_id
     assert [n["id"] for n in cloud.json("node", "list")] == [node_id]
     assert cloud.vrun("echo", "again").stdout == b"again\n"
+
+
+@pytest.mark.parametrize("way", [[], ["-s", "same"]], ids=["sandboxes used again", "a session"])
+def test_what_is_replaced_on_the_node_is_seen_by_the_next_command(make_cloud, way):
+    """Outside the project, too, and whoever looked before: files renamed over, folders renamed over, new ones, and none any more."""
+    cloud = make_cloud()
+    cloud.up()
+    with tempfile.TemporaryDirectory(prefix="vg-seen-", dir=seen_by_tasks()) as at:
+        at = Path(at)
+        at.chmod(0o755)
+        look = ["vrun", *way, "sh", "-c", f"cat {at}/file {at}/folder/file 2>/dev/null; test -e {at}/new && echo new; :"]
+        for i in range(6):
+            (at / "next").write_text(f"file {i}\n")
+            (at / "next").rename(at / "file")
+            if (at / "folder").exists():
+                (at / "folder").rename(at / f"old {i}")
+            (at / "folder").mkdir()
+            (at / "folder" / "file").write_text(f"folder {i}\n")
+            (at / "new").touch() if i % 2 else (at / "new").unlink(missing_ok=True)
+            assert cloud.run(look).stdout.decode() == f"file {i}\nfolder {i}\n" + ("new\n" if i % 2 else "")
 
 
 def test_tasks_can_outlive_a_planned_restart(make_cloud):

@@ -22,6 +22,11 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(os.environ.get("VIRGA_BIN") or ROOT / "build" / "bin").resolve()
 
 
+def seen_by_tasks():
+    """A folder for files that tasks shall see: /tmp and /var/tmp are a task's own."""
+    return Path("/srv") if os.access("/srv", os.W_OK) else Path.home()
+
+
 def programs_for_all():
     """The folder of the programs, where every user can reach it: a copy when the build is below a closed folder."""
     if programs_for_all.folder is None:

@@ -198,5 +198,5 @@ Test(up, what_it_was_told_is_remembered) {
     cr_assert_eq(virga("down"), 0, "%s", out);
     cr_assert_eq(virga("up --no-agent"), 0, "%s", out);
     cr_assert_eq(vg_read_file(path, 4096, &args, NULL), 0);
-    cr_expect_str_eq(args, "virgad --listen 127.0.0.1:7001");
+    cr_expect_str_eq(args, "virgad --web 127.0.0.1:0 --listen 127.0.0.1:7001");
 }
