@@ -231,8 +231,10 @@ static int read_price(const struct vg_control *c, const Vg__Pb__Price *p, uint64
     t->gpu_hour_micro = p->has_gpu_hour_micro ? p->gpu_hour_micro : t->gpu_hour_micro;
     t->cpu_hour_micro = p->has_cpu_hour_micro ? p->cpu_hour_micro : t->cpu_hour_micro;
     t->gib_hour_micro = p->has_gib_hour_micro ? p->gib_hour_micro : t->gib_hour_micro;
-    if (p->has_storage_gib_month_micro)
-        t->storage_gib_month_micro = p->storage_gib_month_micro;
+    if (p->storage_gib_month_micro)
+        return vg_err_set(err, VG_UNSUPPORTED,
+                          "what is kept in the store of environments is not charged yet: leave "
+                          "storage_gib_month_micro out");
     t->idle_milli = p->has_idle_milli ? p->idle_milli : t->idle_milli;
     t->preemptible_milli = p->has_preemptible_milli ? p->preemptible_milli : t->preemptible_milli;
     t->set_usec = now;
