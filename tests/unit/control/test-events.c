@@ -194,5 +194,4 @@ Test(events, it_stops_while_somebody_listens) {
     cr_expect_null(w.c.events);
     vg_peer_drop(e.peer);
     world_start(&w);
-    client = (struct side){0};
 }
