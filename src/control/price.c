@@ -232,7 +232,7 @@ static int read_price(const struct vg_control *c, const Vg__Pb__Price *p, uint64
     t->cpu_hour_micro = p->has_cpu_hour_micro ? p->cpu_hour_micro : t->cpu_hour_micro;
     t->gib_hour_micro = p->has_gib_hour_micro ? p->gib_hour_micro : t->gib_hour_micro;
     if (p->storage_gib_month_micro)
-        return vg_err_set(err, VG_UNSUPPORTED,
+        return vg_err_set(err, VG_INVALID,
                           "what is kept in the store of environments is not charged yet: leave "
                           "storage_gib_month_micro out");
     t->idle_milli = p->has_idle_milli ? p->idle_milli : t->idle_milli;
