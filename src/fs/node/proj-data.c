@@ -123,9 +123,8 @@ int proj_fetch_data(struct pnode *n, uint64_t off, uint64_t end, unsigned urgenc
         return 0;
     uint64_t object = proj_object(n);
     if (!object) {
-        if (!n->names)
-            return -EIO; /* the client has removed it, and nobody has its bytes any more */
-        proj_learn(n->p, n);
+        if (!n->names || !proj_learn(n->p, n))
+            return -EIO;  /* the client has removed it, and nobody has its bytes any more */
         return PROJ_WAIT; /* the folder's new record tells its number, and wakes */
     }
     uint64_t upto = fetch_end(f, off, end), stop = from;

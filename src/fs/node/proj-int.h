@@ -173,7 +173,8 @@ struct vg_proj {
     uint64_t root_object;
     uint64_t acked;
     uint64_t acked_seq; /* records after it have all that; UINT64_MAX: not known */
-    bool idle;          /* no task uses it: what changes at the client is asked for by the next */
+    bool tree_lost; /* something was taken away that more lies below: who waits there is woken */
+    bool idle;      /* no task uses it: what changes at the client is asked for by the next */
     uint64_t begins;
     uint64_t next_ino;
     struct vg_list nodes, dirty, unproven, room, acks, tombs;
@@ -256,6 +257,8 @@ struct pnode *proj_node(struct vg_proj *p, uint64_t nodeid);
 uint64_t proj_nodeid(const struct pnode *n);
 int proj_path(const struct pdent *d, const char *leaf, size_t leaf_len, char **ret);
 int proj_node_path(const struct pnode *n, char **ret);
+/* One of a tree that the client removed does not, although the kernel may still remember it. */
+bool proj_lies_somewhere(const struct pnode *n);
 uint64_t proj_object(const struct pnode *n); /* a number the client knows it by, or 0 */
 void proj_attr(const struct pnode *n, struct fuse_attr *out);
 int64_t proj_now(void);
@@ -268,8 +271,9 @@ void proj_merge(struct vg_proj *p, struct pnode *dir, const struct vg_dirrec *re
 void proj_unprove(struct vg_proj *p, struct pnode *dir);
 void proj_fetch_dir(struct vg_proj *p, struct pnode *dir);
 void proj_refresh_dir(struct vg_proj *p, struct pnode *dir); /* nobody waits for it */
-/* The client's number of it is not known: asks for the records that tell. */
-void proj_learn(struct vg_proj *p, struct pnode *n);
+/* The client's number of it is not known: asks for the records that tell. False: nothing will, it
+   lies nowhere any more. */
+bool proj_learn(struct vg_proj *p, struct pnode *n);
 int proj_need_dir(struct vg_proj *p, struct pnode *dir, struct pctx *c); /* 0, PROJ_WAIT, -errno */
 void proj_notice(struct vg_proj *p, struct pnode *parent, const char *name, size_t len,
                  struct pnode *n);

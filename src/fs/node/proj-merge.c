@@ -91,16 +91,17 @@ void proj_refresh_dir(struct vg_proj *p, struct pnode *dir) {
     fetch_dir(p, dir, 1);
 }
 
-void proj_learn(struct vg_proj *p, struct pnode *n) {
+bool proj_learn(struct vg_proj *p, struct pnode *n) {
     while (n->names) {
         struct pnode *up = n->names->parent;
         proj_unprove(p, up);
         if (proj_object(up)) {
             proj_fetch_dir(p, up);
-            return;
+            return true;
         }
         n = up;
     }
+    return n->is_root; /* its number comes with the next link; else it lies nowhere any more */
 }
 
 int proj_need_dir(struct vg_proj *p, struct pnode *dir, struct pctx *c) {
@@ -111,9 +112,7 @@ int proj_need_dir(struct vg_proj *p, struct pnode *dir, struct pctx *c) {
         return 0;
     if (proj_object(dir))
         proj_fetch_dir(p, dir);
-    else if (dir->names)
-        proj_learn(p, dir);
-    else if (!dir->is_root)
+    else if (!proj_learn(p, dir))
         return -ENOENT;
     c->park = &dir->dir->waiting;
     return PROJ_WAIT;
@@ -220,6 +219,23 @@ static void wake_node(struct vg_proj *p, struct pnode *n) {
     proj_wake(p, &n->xattr_waiting);
 }
 
+/* A folder of which something is known is taken away: what lies below it lies nowhere. */
+static void note_lost(struct vg_proj *p, const struct pnode *n) {
+    p->tree_lost |= n->dir && n->dir->n;
+}
+
+/* Who waits below it for a record that names what he waits for would wait for ever. */
+static void wake_lost(struct vg_proj *p) {
+    if (!p->tree_lost)
+        return;
+    p->tree_lost = false;
+    vg_list_for_each (it, &p->nodes) {
+        struct pnode *n = vg_list_entry(it, struct pnode, all);
+        if (!proj_lies_somewhere(n))
+            wake_node(p, n);
+    }
+}
+
 /* What the record says of a thing; true when something of ours is newer. */
 static bool take_entry(struct vg_proj *p, struct pnode *n, const struct vg_dirent *e,
                        uint64_t acked) {
@@ -293,8 +309,10 @@ static bool merge_entry(struct vg_proj *p, struct pnode *dir, const struct vg_di
         d = proj_dent_new(p, dir, e->name, e->name_len);
     if (!n || !d)
         return true; /* out of memory: asked for again */
-    if (d->node)
+    if (d->node) {
         wake_node(p, d->node); /* nothing comes for it any more */
+        note_lost(p, d->node);
+    }
     lost_at_client(p, d);
     proj_dent_set(p, d, n);
     set_object(p, d, e->object);
@@ -322,6 +340,7 @@ static bool sweep(struct vg_proj *p, struct pnode *dir, uint64_t acked) {
         if (d->node) {
             proj_notice(p, dir, d->name, d->len, NULL);
             wake_node(p, d->node);
+            note_lost(p, d->node);
         }
         lost_at_client(p, d);
         proj_dent_free(p, d);
@@ -374,6 +393,7 @@ void proj_merge(struct vg_proj *p, struct pnode *dir, const struct vg_dirrec *re
     else if (vg_list_empty(&f->unproven_link))
         vg_list_push_back(&p->unproven, &f->unproven_link);
     proj_wake(p, &f->waiting);
+    wake_lost(p);
     pthread_cond_broadcast(&p->proven);
     pthread_cond_signal(&p->work);
     dir->refs--;

@@ -154,8 +154,7 @@ static bool number_lost(struct vg_proj *p, struct pnode *n) {
     }
     if (n->dir)
         n->dir->fetching = false; /* as the number, so what was asked for under it */
-    proj_learn(p, n);
-    return true;
+    return proj_learn(p, n);
 }
 
 static bool dir_failed(struct vg_proj *p, struct pnode *n, int err) {

@@ -308,6 +308,12 @@ int proj_node_path(const struct pnode *n, char **ret) {
     return proj_path(n->names, NULL, 0, ret);
 }
 
+bool proj_lies_somewhere(const struct pnode *n) {
+    while (!n->is_root && n->names)
+        n = n->names->parent;
+    return n->is_root;
+}
+
 uint64_t proj_object(const struct pnode *n) {
     if (n->is_root)
         return n->p->root_object;

@@ -16,7 +16,8 @@ static int known(struct pnode *n, struct pctx *c) {
         return 0;
     uint64_t object = proj_object(n);
     if (!object && n->names && n->at_client) { /* its folder's record tells the number */
-        proj_learn(n->p, n);
+        if (!proj_learn(n->p, n))
+            return -EIO;
         c->park = &n->xattr_waiting;
         return PROJ_WAIT;
     }

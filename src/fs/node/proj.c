@@ -246,18 +246,11 @@ static void flush_old(struct vg_proj *p) {
     }
 }
 
-/* One of a tree that the client removed does not, although the kernel may still remember it. */
-static bool lies_somewhere(const struct pnode *n) {
-    while (!n->is_root && n->names)
-        n = n->names->parent;
-    return n->is_root;
-}
-
 /* Folders that changed at the client are asked for again, those with operations under way later. */
 static void refresh(struct vg_proj *p) {
     vg_list_for_each (it, &p->unproven) {
         struct pdir *f = vg_list_entry(it, struct pdir, unproven_link);
-        if (!p->idle && !f->fetching && f->last_op <= p->acked && lies_somewhere(f->owner))
+        if (!p->idle && !f->fetching && f->last_op <= p->acked && proj_lies_somewhere(f->owner))
             proj_refresh_dir(p, f->owner);
     }
 }
@@ -480,7 +473,7 @@ static bool unproven_since(struct vg_proj *p, uint64_t gen) {
     bool wait = false;
     vg_list_for_each (it, &p->unproven) {
         struct pdir *f = vg_list_entry(it, struct pdir, unproven_link);
-        if (f->proved_gen >= gen || !lies_somewhere(f->owner))
+        if (f->proved_gen >= gen || !proj_lies_somewhere(f->owner))
             continue;
         proj_fetch_dir(p, f->owner);
         /* One without a number gets it from its parent's record, which is on this list, too. */
