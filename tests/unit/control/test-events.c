@@ -27,7 +27,7 @@ static void teardown(void) {
     world_down(&w);
 }
 
-TestSuite(events, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(events, .init = setup, .fini = teardown, .timeout = 120);
 
 /* One who listens through a sink, and takes nothing while it is full. */
 struct ear {

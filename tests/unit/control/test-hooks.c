@@ -23,7 +23,7 @@ static void teardown(void) {
     world_down(&w);
 }
 
-TestSuite(hooks, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(hooks, .init = setup, .fini = teardown, .timeout = 120);
 
 static void expect_ok(struct side *s, int body_case) {
     struct msg m = side_expect(&w, s, body_case);

@@ -20,7 +20,7 @@ static void teardown(void) {
     world_down(&w);
 }
 
-TestSuite(series, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(series, .init = setup, .fini = teardown, .timeout = 120);
 
 static void report(struct side *s, uint64_t task, uint32_t attempt, uint64_t when, uint64_t cpu,
                    uint64_t mem) {
