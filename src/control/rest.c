@@ -12,6 +12,7 @@
 #include "control/rest-int.h"
 #include "control/rest-live.h"
 #include "control/webport.h"
+#include "http/parse.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -172,27 +173,11 @@ static int find_who(struct vg_rest_call *call, struct vg_err *err) {
 
 /* ------------------------------------------------------------------ paths */
 
-static int hex_digit(char c) {
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
-
 /* One segment of the path as it was sent; NULL: it cannot be one. */
 static char *decode(const char *s, size_t n) {
-    char *out = vg_alloc(n + 1);
-    size_t k = 0;
-    for (size_t i = 0; out && i < n; i++, k++) {
-        int hi = s[i] == '%' && i + 2 < n ? hex_digit(s[i + 1]) : -1;
-        int lo = hi >= 0 ? hex_digit(s[i + 2]) : -1;
-        out[k] = lo >= 0 ? (char)(hi * 16 + lo) : s[i];
-        i += lo >= 0 ? 2 : 0;
-        if (!out[k]) {
-            free(out);
-            return NULL;
-        }
-    }
+    char *out = vg_strndup(s, n);
+    if (out && vg_web_decode(out, false) < 0)
+        free(vg_take_ptr(out));
     return out;
 }
 
