@@ -177,7 +177,7 @@ static int check(struct vg_call *call, const Vg__Pb__HookSet *m, const struct vg
                           VG_HOOKS_EACH);
     int r = vg_hook_url_check(x->url, err);
     if (r >= 0 && vg_hook_url_is_mail(x->url) && !call->ctl->conf.mail.server)
-        r = vg_err_set(err, VG_UNSUPPORTED,
+        r = vg_err_set(err, VG_CONFLICT,
                        "this cloud sends no mail: its administrator can set 'mail.server'");
     if (r >= 0 && old && !m->n_event)
         x->events = old->events;

@@ -88,7 +88,7 @@ static int mail(struct vg_hook *h, const struct message *m, vg_fetch_fn fn, void
     if (!f)
         return err->code;
     if (!k->mail.server)
-        return vg_err_set(err, VG_UNSUPPORTED,
+        return vg_err_set(err, VG_CONFLICT,
                           "this cloud sends no mail: its administrator can set 'mail.server'");
     int r = k->mail.password_file ? vg_read_file(k->mail.password_file, 4096, &password, &n) : 0;
     if (r < 0)

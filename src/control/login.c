@@ -346,7 +346,7 @@ static void begin_device(struct vg_login *l, const struct vg_err *trouble) {
     struct vg_buf form = {0};
     int r = trouble ? -EIO : 0;
     if (r >= 0 && !l->all->idp.device_url)
-        r = vg_err_set(&err, VG_UNSUPPORTED,
+        r = vg_err_set(&err, VG_NOT_FOUND,
                        "the identity provider knows no logins of devices: log in with a token, "
                        "which the dashboard makes");
     if (r >= 0 && add_scopes(&l->all->ctl->conf, &form) < 0)

@@ -77,6 +77,7 @@ struct vg_rest {
     struct vg_timer *sweep;
     struct vg_map codes; /* for one sign-in: hash -> struct code of rest-login.c, owned */
     json_t *openapi;     /* owned; made when it is first asked for */
+    char *path;          /* owned; PATH=… of tasks that bring none, likewise */
 };
 
 /* rest.c */
@@ -121,7 +122,11 @@ typedef void vg_rest_told_fn(struct vg_rest_call *call, const Vg__Pb__Envelope *
 vg_rest_fill_fn vg_rest_fill_get, vg_rest_fill_price, vg_rest_fill_op, vg_rest_fill_node_remove,
     vg_rest_fill_verify;
 int vg_rest_status(const struct vg_rest_route *r); /* of success */
-vg_rest_fn vg_rest_submit, vg_rest_wait, vg_rest_login, vg_rest_logout, vg_rest_oidc_begin,
-    vg_rest_oidc_end, vg_rest_openapi;
+/* Whether a header names the submission, so that sending it again finds the first. */
+bool vg_rest_takes_key(const struct vg_rest_route *r);
+/* Submits it and answers the task; takes the spec. */
+void vg_rest_run(struct vg_rest_call *call, Vg__Pb__TaskSpec *spec);
+vg_rest_fn vg_rest_submit, vg_rest_import, vg_rest_wait, vg_rest_login, vg_rest_logout,
+    vg_rest_oidc_begin, vg_rest_oidc_end, vg_rest_openapi;
 vg_rest_told_fn vg_rest_told_logs, vg_rest_told_cancelled, vg_rest_told_invite, vg_rest_told_envs,
     vg_rest_told_hook_test;

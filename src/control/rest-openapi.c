@@ -137,7 +137,7 @@ static json_t *answers(const struct vg_rest_route *r) {
     json_t *j = json_object(), *bad = json_object();
     snprintf(status, sizeof status, "%d", vg_rest_status(r));
     json_object_set_new(j, status, good_answer(r));
-    if (r->special == vg_rest_submit && vg_rest_status(r) == 201)
+    if (vg_rest_takes_key(r))
         json_object_set_new(j, "200", good_answer(r)); /* by a key that was used before */
     json_object_set_new(bad, "description", json_string("one sentence says why"));
     json_object_set_new(bad, "content", content("application/problem+json", reference("Problem")));
@@ -161,7 +161,7 @@ static json_t *operation(const struct vg_rest_route *r) {
         json_object_set_new(j, "security", json_array());
     add_path_parameters(all, r);
     add_query(all, r->query);
-    if (r->special == vg_rest_submit && r->status == 201)
+    if (vg_rest_takes_key(r))
         json_array_append_new(all, parameter("header", "Idempotency-Key", text_schema(128), false));
     if (r->flags & VG_REST_MATCH)
         json_array_append_new(all, parameter("header", "If-Match", text_schema(256), false));

@@ -105,6 +105,8 @@ const struct vg_rest_route vg_rest_routes[] = {
     {GET("/environments/{ref}", B(ENV), "one of them: NAME, NAME@VERSION, OWNER//NAME@VERSION"),
      .fill = vg_rest_fill_op, .op = ENV_OP(GET), .field = {"ref"}, .told = vg_rest_told_envs,
      .answer = V(environment)},
+    {POST("/environments", B(RUN), "make one from a registry's image: a task does it"),
+     .body = V(env_import), .answer = V(task), .status = 202, .special = vg_rest_import},
     {DELETE("/environments/{ref}", B(ENV), "remove a version, or all"), .fill = vg_rest_fill_op,
      .op = ENV_OP(REMOVE), .field = {"ref"}},
     {POST("/environments/{ref}/share", B(ENV), "let a team use it"), .fill = vg_rest_fill_op,

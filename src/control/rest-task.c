@@ -8,12 +8,16 @@
 #include "control/rest-int.h"
 #include "view/image.h"
 
+#include <libgen.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define B(name) VG__PB__ENVELOPE__BODY_##name
 #define NOBODY 65534u
 #define WORDS_MAX 4096 /* of an image's configuration */
+#define PATH "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 enum { SUBMIT, ESTIMATE, SCHEDULE }; /* the route's op */
 
@@ -99,7 +103,7 @@ static void told_run(struct vg_rest_call *call, const Vg__Pb__Envelope *env, boo
             no_memory(call);
     } else if (e->kind == VG__PB__RUN_EVENT__KIND__ACCEPTED) {
         /* A key that was used before finds the first task. */
-        call->status = e->task_id == call->id ? 201 : 200;
+        call->status = e->task_id == call->id ? vg_rest_status(call->route) : 200;
         call->told = told_task;
         set_location(call, "tasks", e->task_id);
         ask_task(call, e->task_id, true);
@@ -129,13 +133,26 @@ static int add_var(Vg__Pb__TaskSpec *s, const char *var) {
     return 0;
 }
 
+/* The programs of this cloud are found where they lie, too: a task may make others. */
+static const char *path_var(struct vg_rest *r) {
+    char self[PATH_MAX];
+    if (r->path)
+        return r->path;
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[n > 0 ? n : 0] = '\0';
+    const char *dir = dirname(self);
+    bool known = strcmp(dir, ".") == 0 || strcmp(dir, "/usr/bin") == 0 || strchr(dir, ':');
+    return r->path = vg_fmt(PATH "%s%s", known ? "" : ":", known ? "" : dir);
+}
+
 /* There is no caller's environment to take over: what commands expect to find. */
 static int add_defaults(struct vg_rest_call *call, Vg__Pb__TaskSpec *s, const char *home) {
     vg_auto_free char *user = vg_fmt("USER=%s", call->peer->who.user);
     vg_auto_free char *dir = vg_fmt("HOME=%s", home);
-    int r = user && dir ? 0 : -ENOMEM;
+    const char *path = path_var(call->ctl->rest);
+    int r = user && dir && path ? 0 : -ENOMEM;
     if (r >= 0)
-        r = add_var(s, "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+        r = add_var(s, s->mirror ? PATH : path);
     if (r >= 0)
         r = add_var(s, dir);
     if (r >= 0)
@@ -270,7 +287,8 @@ static void told_environment(struct vg_rest_call *call, const Vg__Pb__Envelope *
     bool none = env->body_case == B(ERROR) && env->error->reason == VG_NOT_FOUND;
     if (none && s->mirror->image) {
         vg_err_set(&err, VG_NOT_FOUND,
-                   "the image '%.200s' is not in the cloud's store: 'virga env import' brings it",
+                   "the image '%.200s' is not in the cloud's store: POST " VG_REST_PREFIX
+                   "/environments or 'virga env import' brings it",
                    s->mirror->image);
         fail(call, &err);
     } else if (vg_rest_failed(call, env)) {
@@ -302,10 +320,14 @@ static void ask_environment(struct vg_rest_call *call) {
 
 /* ------------------------------------------------------------------ the routes */
 
+bool vg_rest_takes_key(const struct vg_rest_route *r) {
+    return r->special == vg_rest_import || (r->special == vg_rest_submit && r->op == SUBMIT);
+}
+
 /* The header names the submission as the member does; together they must agree. */
 static int take_key(struct vg_rest_call *call, Vg__Pb__TaskSpec *s, struct vg_err *err) {
     const char *key = vg_web_header(call->req, "idempotency-key");
-    if (!key || call->route->op != SUBMIT)
+    if (!key)
         return 0;
     if (s->key && strcmp(s->key, key) != 0)
         return vg_err_set(err, VG_INVALID,
@@ -336,7 +358,7 @@ void vg_rest_submit(struct vg_rest_call *call) {
         call->free_data = spec_free;
         r = vg_rest_query(call, m, &err);
     }
-    if (r >= 0)
+    if (r >= 0 && vg_rest_takes_key(call->route))
         r = take_key(call, call->data, &err);
     if (r >= 0)
         r = check_when(call, call->data, &err);
@@ -344,6 +366,16 @@ void vg_rest_submit(struct vg_rest_call *call) {
         fail(call, &err);
     else if (spec_of(call)->mirror)
         ask_environment(call);
+    else
+        run(call);
+}
+
+void vg_rest_run(struct vg_rest_call *call, Vg__Pb__TaskSpec *spec) {
+    struct vg_err err = VG_ERR_INIT;
+    call->data = spec;
+    call->free_data = spec_free;
+    if (take_key(call, spec, &err) < 0)
+        fail(call, &err);
     else
         run(call);
 }

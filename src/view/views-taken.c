@@ -183,6 +183,13 @@ TAKEN(gpu_set, "GpuSet", gpu_set,
        .flags = VG_VIEW_NEED},
       {.name = "text", .most = 200});
 TAKEN(env_share, "EnvironmentShare", env_req, NEED("team"));
+/* What makes a task of its own; other members of the message lend their room. */
+#define IMAGE_PATTERN "^[A-Za-z0-9_:@+][A-Za-z0-9._/:@+-]{0,199}$"
+TAKEN(env_import, "EnvironmentImport", env_req,
+      {.name = "image", .from = "ref", .flags = VG_VIEW_NEED, .pattern = IMAGE_PATTERN},
+      {.name = "name", .from = "source", .pattern = IMAGE_PATTERN},
+      {.name = "platform", .from = "config", .pattern = IMAGE_PATTERN}, AS("pool", "team"),
+      AS("login", "user"));
 
 /* ------------------------------------------------------------------ people */
 

@@ -1,5 +1,6 @@
 """REST: every path of the table is called, each answer is what the served description says, and what people and programs rely on: signing in,
 pages, filters, keys, tags, problems with the sentences of the command line."""
+import base64
 import http.client
 import http.server
 import json
@@ -17,7 +18,7 @@ from virga import BIN, ROOT, Cloud, wait_for
 
 @pytest.fixture(scope="module")
 def cloud():
-    c = Cloud("heartbeat: 500ms\npools:\n  - name: default\n  - name: parts\n    class: shared\n")
+    c = Cloud("heartbeat: 500ms\npools:\n  - name: default\n  - name: parts\n    class: shared\n  - name: open\n    network: host\n")
     driver = Driver(c)
     try:
         c.up("--gpus", "fake:2")
@@ -105,9 +106,25 @@ def walk_cloud(rest, cloud):
 
 def walk_environments(rest, cloud):
     program = (BIN / "vrun").read_bytes()  # linked whole: the image needs nothing else
-    image = oci.Image([oci.layer({"bin": None, "bin/tool": (program, 0o755)})], {"Env": ["A=b"], "Entrypoint": ["/bin/tool"]}, "made:here")
-    image.write_layout(cloud.work / "image")
-    cloud.virga("env", "import", "image", "--name", "made", check=0)
+    image = oci.Image([oci.layer({"bin": None, "bin/tool": (program, 0o755)})], {"Env": ["A=b"], "Entrypoint": ["/bin/tool"]})
+    registry = oci.Registry({"lab/made": image}, login="ann:pass:word")
+    config = {"auths": {registry.host: {"auth": base64.b64encode(b"ann:pass:word").decode()}}}
+    rest.call("PUT", "/secrets/docker", {"value": json.dumps(config)}, status=204)
+    wanted = {"image": f"{registry.host}/lab/made:v1", "name": "made", "pool": "open"}
+    try:
+        refused = rest.post("/environments", wanted, status=202).json["id"]
+        assert done(rest, refused)["state"] == "failed"
+        assert b"gives no token" in rest.call("GET", f"/tasks/{refused}/logs", status=200).body
+        imported = [rest.call("POST", "/environments", {**wanted, "login": "docker"}, headers={"Idempotency-Key": "made"}) for _ in range(2)]
+        task = imported[0].json["id"]
+        assert [(a.status, a.headers["Location"]) for a in imported] == [(s, f"/api/v1/tasks/{task}") for s in (202, 200)]
+        assert done(rest, task)["state"] == "succeeded", rest.call("GET", f"/tasks/{task}/logs").body
+        assert rest.call("GET", f"/tasks/{task}/logs", status=200).body == b"made@1\n"
+    finally:
+        registry.close()
+    rest.call("DELETE", "/secrets/docker", status=204)
+    for wrong in ("/etc/passwd", "--help", "../x", "a b", "x" * 201):
+        rest.call("POST", "/environments", {"image": wrong}, status=400)
     assert rest.get("/environments")["environments"][0]["name"] == "made"
     assert rest.get("/environments/made%401")["version"] == 1
     rest.call("POST", "/environments/made/share", {"team": "main"}, status=204)
@@ -189,6 +206,7 @@ def walk_hooks(rest, cloud):
     chat.shutdown()
     chat.server_close()
     rest.call("POST", "/hooks/chat/test", status=409)  # it is not there any more
+    assert "mail.server" in rest.call("PUT", "/hooks/mail", {"url": "mailto:ann@acme.org", "events": ["task.failed"]}, status=409).json["detail"]
     rest.call("DELETE", "/hooks/chat", status=204)
 
 
