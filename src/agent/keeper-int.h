@@ -167,20 +167,31 @@ int keeper_tell(struct keeper *k, enum vg_kpkt_kind kind, uint64_t id, uint64_t 
                 const void *payload, size_t len, const int *fds, size_t n_fds);
 void keeper_flush_agent(struct keeper *k); /* dirty states, then logs */
 
-/* keeper-task.c */
-/* `words`: of a share of a GPU (enum vg_kshare_word), else NULL. */
-/* `bytes`: of the Start itself, behind which secrets stand; 0: all. */
-void ktask_start(struct keeper *k, int start_fd, uint64_t bytes, int chan_fd, int cwd_fd,
-                 int stdin_fd, const void *words, size_t words_len);
-/* Its sandbox is there: begins the command. Takes the descriptors. */
-void ktask_launch(struct keeper *k, struct ktask *t, int stdin_fd, int cwd_fd);
-void ktask_event(struct keeper *k, const struct vg_sandbox_event *ev);
+/* keeper-stdio.c */
+struct kstdio { /* the command's 0, 1 and 2; -1: closed */
+    int child[3];
+};
+/* Takes stdin_fd (-1: none). What was made is closed by kstdio_close, also after a failure. */
+int kstdio_make(struct keeper *k, struct ktask *t, int stdin_fd, struct kstdio *s);
+void kstdio_close(struct kstdio *s);
+void kstdio_begin(struct keeper *k, struct ktask *t); /* the command runs */
 void ktask_read_output(struct keeper *k, struct ktask *t);
 void ktask_pace(struct keeper *k, struct ktask *t); /* resume or pause reading */
 void ktask_input(struct keeper *k, struct ktask *t, uint64_t offset, const uint8_t *p, size_t n);
 void ktask_input_end(struct keeper *k, struct ktask *t, uint64_t offset);
 void ktask_close_output(struct keeper *k, struct ktask *t, uint32_t stream);
 void ktask_winsize(struct ktask *t, const uint8_t *p);
+
+/* keeper-exec.c */
+/* Its sandbox is there: begins the command. Takes the descriptors. */
+void ktask_launch(struct keeper *k, struct ktask *t, int stdin_fd, int cwd_fd);
+
+/* keeper-task.c */
+/* `words`: of a share of a GPU (enum vg_kshare_word), else NULL. */
+/* `bytes`: of the Start itself, behind which secrets stand; 0: all. */
+void ktask_start(struct keeper *k, int start_fd, uint64_t bytes, int chan_fd, int cwd_fd,
+                 int stdin_fd, const void *words, size_t words_len);
+void ktask_event(struct keeper *k, const struct vg_sandbox_event *ev);
 void ktask_kill(struct keeper *k, struct ktask *t, int signo, uint64_t grace_usec,
                 const char *text);
 void ktask_finish(struct keeper *k, struct ktask *t);
