@@ -20,6 +20,7 @@ struct vg_rest_route {
     const char
         *field[VG_REST_PARTS]; /* of the request's message, for the path's parameters in order */
     struct vg_view *query;     /* parameters after '?'; NULL: none */
+    struct vg_view *also;      /* further ones, which `live` takes by itself */
     struct vg_view *body;      /* NULL: none is taken */
     struct vg_view *answer;
     int status; /* of success; 0: 200 with an answer, else 204 */

@@ -370,25 +370,6 @@ static void event_told(struct vg_peer *p, const Vg__Pb__Envelope *env, bool more
 
 static const struct vg_peer_sink event_sink = {event_told, queued, cut};
 
-static int add_topics(Vg__Pb__EventQuery *q, const char *text) {
-    while (*text) {
-        size_t n = strcspn(text, ",");
-        char **grown = n && q->n_topic < VG_EVENT_TOPICS_MAX
-                           ? realloc(q->topic, (q->n_topic + 1) * sizeof(*grown))
-                           : NULL;
-        if (n && !grown)
-            return -E2BIG;
-        if (n) {
-            q->topic = grown;
-            if (!(q->topic[q->n_topic] = vg_strndup(text, n)))
-                return -ENOMEM;
-            q->n_topic++;
-        }
-        text += n + (text[n] == ',');
-    }
-    return 0;
-}
-
 /* The handler keeps parts of the message: all of it is the heap's. */
 static int event_query(const struct vg_web_req *req, Vg__Pb__EventQuery *q, struct vg_err *err) {
     int r = 0;
@@ -398,16 +379,12 @@ static int event_query(const struct vg_web_req *req, Vg__Pb__EventQuery *q, stru
     q->tasks = (Vg__Pb__TaskQuery *)tasks;
     for (size_t i = 0; i < req->n_query && r >= 0; i++) {
         const struct vg_web_pair *k = &req->query[i];
-        if (strcmp(k->name, "topics") == 0) {
-            r = add_topics(q, k->value);
-            if (r < 0)
-                vg_err_set(err, VG_INVALID,
-                           "too many topics: there are tasks, nodes, gpus, queue, "
-                           "budgets and status");
-        } else {
-            r = vg_view_take_text(&vg_view_task_filter, tasks, k->name, k->value, err);
-        }
+        bool topics = strcmp(k->name, "topics") == 0;
+        r = topics ? vg_view_take_text(&vg_view_event_query, &q->base, k->name, k->value, err)
+                   : vg_view_take_text(&vg_view_task_filter, tasks, k->name, k->value, err);
     }
+    if (r >= 0 && q->n_topic > VG_EVENT_TOPICS_MAX)
+        r = vg_err_set(err, VG_INVALID, "'topics' has more than %d values", VG_EVENT_TOPICS_MAX);
     return r;
 }
 

@@ -161,6 +161,7 @@ static json_t *operation(const struct vg_rest_route *r) {
         json_object_set_new(j, "security", json_array());
     add_path_parameters(all, r);
     add_query(all, r->query);
+    add_query(all, r->also);
     if (vg_rest_takes_key(r))
         json_array_append_new(all, parameter("header", "Idempotency-Key", text_schema(128), false));
     if (r->flags & VG_REST_MATCH)

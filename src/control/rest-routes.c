@@ -62,7 +62,7 @@ const struct vg_rest_route vg_rest_routes[] = {
     {GET("/tasks/{id}/forward", B(FORWARD), "a TCP port inside it, as a WebSocket"),
      .live = vg_live_forward, .query = V(forward_query), .status = 101},
     {GET("/events", B(EVENTS), "whatever changes, as it changes"), .query = V(event_query),
-     .live = vg_live_events, .type = "text/event-stream"},
+     .also = V(task_filter), .live = vg_live_events, .type = "text/event-stream"},
     {POST("/tasks/{id}/cancel", B(TASK_SIGNAL), "end it, or send it a signal"), .field = {"task"},
      .body = V(task_cancel)},
     {PATCH("/tasks/{id}/share", B(SHARE_SET), "change its share of a GPU while it runs"),
@@ -148,7 +148,7 @@ const struct vg_rest_route vg_rest_routes[] = {
     {GET("/audit", B(AUDIT_LIST), "what was changed, newest first"), .query = V(audit_query),
      .answer = V(audit)},
     {GET("/audit/verify", B(AUDIT_LIST), "whether the chain of entries holds"),
-     .fill = vg_rest_fill_verify, .answer = V(audit_verified)},
+     .query = V(verify_query), .fill = vg_rest_fill_verify, .answer = V(audit_verified)},
 
     /* secrets */
     {GET("/secrets", B(SECRET_LIST), "secrets by their names; values never leave"),

@@ -94,6 +94,26 @@ static int put_enum(const struct vg_view_field *f, void *at, const char *text, s
     return vg_err_set(err, VG_INVALID, "'%s' must be one of %s, not '%.64s'", f->name, list, text);
 }
 
+static unsigned digit(char ch) {
+    return (unsigned)(ch <= '9' ? ch - '0' : ch - 'a' + 10);
+}
+
+/* Bytes as their hex digits. */
+static int put_hex(const struct vg_view_field *f, ProtobufCBinaryData *at, const char *text,
+                   size_t n, struct vg_err *err) {
+    uint8_t *bytes = n % 2 ? NULL : vg_alloc(n / 2 + 1);
+    if (n % 2 || strspn(text, "0123456789abcdef") != n) {
+        free(bytes);
+        return wrong(f, "pairs of the digits 0 to 9 and a to f", err);
+    }
+    if (!bytes)
+        return no_memory(err);
+    for (size_t i = 0; i < n; i += 2)
+        bytes[i / 2] = (uint8_t)(digit(text[i]) << 4 | digit(text[i + 1]));
+    *at = (ProtobufCBinaryData){.data = bytes, .len = n / 2};
+    return 0;
+}
+
 static int put_text(const struct vg_view_field *f, void *at, const char *text, size_t n,
                     struct vg_err *err) {
     if (characters(text, n) > vg_view_text_max(f))
@@ -103,6 +123,8 @@ static int put_text(const struct vg_view_field *f, void *at, const char *text, s
         return wrong(f, "text without a NUL", err);
     if (f->words && put_word(f, text, err) < 0)
         return err->code;
+    if (f->kind == VG_VIEW_HEX)
+        return put_hex(f, at, text, n, err);
     if (f->pb->type == PROTOBUF_C_TYPE_ENUM)
         return put_enum(f, at, text, err);
     char *copy = vg_strndup(text, n);
@@ -346,7 +368,8 @@ int vg_view_take_text(struct vg_view *v, ProtobufCMessage *m, const char *name, 
         return unknown(v, name, err);
     if (f->pb->label != PROTOBUF_C_LABEL_REPEATED) {
         void *at = (char *)m + f->pb->offset;
-        if (f->pb->type == PROTOBUF_C_TYPE_STRING && *(char **)at)
+        if ((f->pb->type == PROTOBUF_C_TYPE_STRING && *(char **)at) ||
+            (f->pb->type == PROTOBUF_C_TYPE_BYTES && ((ProtobufCBinaryData *)at)->data))
             return vg_err_set(err, VG_INVALID, "'%s' was given twice", name);
         int r = put_from_text(f, at, text, strlen(text), err);
         if (r >= 0)

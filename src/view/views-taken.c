@@ -160,7 +160,11 @@ TAKEN(series_query, "SeriesQuery", series_query, MOST("since_usec", WHEN_MAX), M
 /* ?timeout= in seconds; not of the wire, so another message lends its room. */
 TAKEN(wait_query, "WaitQuery", series_query,
       {.name = "timeout", .kind = VG_VIEW_MAYBE, .from = "points", .most = 600});
-TAKEN(event_query, "EventQuery", event_query, AS("topics", "topic"));
+TAKEN(event_query, "EventQuery", event_query,
+      {.name = "topics",
+       .from = "topic",
+       .words = (const char *const[]){"tasks", "nodes", "gpus", "queue", "budgets", "status",
+                                      NULL}});
 /* A terminal's size; not of the wire's request, so other numbers lend their room. */
 TAKEN(attach_query, "AttachQuery", attach_req, MAYBE("observe"),
       {.name = "rows", .kind = VG_VIEW_MAYBE, .from = "stream", .most = 65535},
@@ -207,11 +211,12 @@ TAKEN(token_req, "TokenRequest", token_req, PLAIN("user"), {.name = "name", .mos
       {.name = "scopes",
        .from = "scope",
        .words = (const char *const[]){"read", "run", "secrets", "admin", NULL}},
-      PLAIN("replaces"));
+      PLAIN("replaces"), MAYBE("once"));
 /* What POST /login has; it is not a request of the wire, so another message lends its room. */
 TAKEN(sign_in, "SignIn", token_new, PLAIN("token"), AS("code", "id"));
 TAKEN(audit_query, "AuditQuery", audit_query, MAYBE("before"), MAYBE("after"), MAYBE("limit"),
       PLAIN("user"), PLAIN("search"), MOST("since_usec", WHEN_MAX));
+TAKEN(verify_query, "VerifyQuery", audit_query, {.name = "head", .kind = VG_VIEW_HEX, .most = 64});
 TAKEN(secret_set, "SecretSet", secret_set, {.name = "value", .flags = VG_VIEW_NEED, .most = 65536});
 TAKEN(secret_query, "SecretQuery", secret_ref, PLAIN("team"));
 TAKEN(secret_put_query, "SecretPutQuery", secret_set, PLAIN("team"));

@@ -154,7 +154,12 @@ def walk_people(rest, cloud):
     assert rest.as_(token["token"]).get("/me")["user"] == "ann"
     rest.call("DELETE", f"/tokens/{token['id']}", status=204)
     rest.as_(token["token"]).call("GET", "/me", status=401)
-    assert rest.get("/audit/verify")["broken"] is None
+    verified = rest.get("/audit/verify")
+    assert verified["broken"] is None
+    assert rest.get("/audit/verify", query={"head": verified["head"]})["broken"] is None
+    for wrong in ("", "12", "xy" * 32, "AB" * 32):
+        rest.call("GET", "/audit/verify", query={"head": wrong}, status=400)
+    assert rest.get("/audit/verify", query={"head": "00" * 32})["broken"], "the log never held that"
     rest.call("DELETE", "/users/ann", status=204)
     rest.call("DELETE", "/teams/vision", status=204)
     rest.call("DELETE", "/orgs/acme", status=204)
@@ -222,7 +227,9 @@ def begun(rest, path, headers=(), query=""):
 
 
 def walk_live(rest, cloud):
-    answer, line = begun(rest, "/events", query="?topics=nodes")
+    for wrong in ("topics=weather", "topic=nodes", "label=novalue&limit=3"):
+        rest.call("GET", f"/events?{wrong}", status=400)
+    answer, line = begun(rest, "/events", query="?topics=nodes,status&topics=gpus&label=a%3Db&all_users=1")
     assert answer.status == 200 and answer.headers["Content-Type"].startswith("text/event-stream") and line
     serve = "import socket as s; l = s.create_server(('127.0.0.1', 8000)); print('up', flush=True); c = l.accept()[0]; c.recv(1)"
     task = rest.post("/tasks", {"argv": ["python3", "-c", serve], "tty": {"rows": 24, "cols": 80}}, status=201).json["id"]
@@ -293,6 +300,12 @@ def test_a_code_of_the_dashboard_command_signs_in_once(rest, cloud):
     guest.call("POST", "/login", {"code": "nonsense"}, status=401)
     guest.call("POST", "/login", {}, status=400)
     guest.call("POST", "/login", {"code": code, "token": "x"}, status=400)
+
+
+def test_a_program_makes_such_a_code_too(rest):
+    code = rest.post("/tokens", {"once": True}, status=201).json["token"]
+    assert rest.as_(None).call("POST", "/login", {"code": code}, status=200).json["user"] == rest.get("/me")["user"]
+    rest.as_(None).call("POST", "/login", {"code": code}, status=401)
 
 
 def test_a_scoped_token_bounds_its_browser_too(rest):

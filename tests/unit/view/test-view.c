@@ -19,6 +19,20 @@ Test(view, a_line_that_names_nothing_is_found) {
     cr_expect_str_eq(vg_view_fault(&v), "nothing");
 }
 
+Test(view, bytes_are_taken_as_hex_digits_and_only_once) {
+    static const char *const wrong[] = {"0", "0g", "AB", "0x00"};
+    struct vg_err err = VG_ERR_INIT;
+    Vg__Pb__AuditQuery *q = (Vg__Pb__AuditQuery *)vg_view_new(&vg__pb__audit_query__descriptor);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        cr_expect_lt(vg_view_take_text(&vg_view_verify_query, &q->base, "head", wrong[i], &err), 0,
+                     "%s", wrong[i]);
+    cr_expect(!q->has_head);
+    cr_assert_eq(vg_view_take_text(&vg_view_verify_query, &q->base, "head", "00ff1a", &err), 0);
+    cr_expect(q->has_head && q->head.len == 3 && memcmp(q->head.data, "\0\xff\x1a", 3) == 0);
+    cr_expect_lt(vg_view_take_text(&vg_view_verify_query, &q->base, "head", "00", &err), 0);
+    protobuf_c_message_free_unpacked(&q->base, NULL);
+}
+
 Test(view, no_two_schemas_share_a_name) {
     for (size_t i = 0; vg_views[i]; i++)
         for (size_t k = 0; k < i; k++)
