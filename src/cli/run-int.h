@@ -5,7 +5,10 @@
      spec-opts.h    options into a request
      run.c          what the command would find here into the request, then the session
      run-link.c     the connection to the control plane: requests, events, again when it breaks
-     run-io.c       task I/O: terminal, input, output, signals
+     run-io.c       task I/O: what the keeper says, and the loop
+     run-chan.c     a channel to the keeper: frames out, input within the window
+     run-out.c      output, from frames or from the keeper's ring
+     run-input.c    input and signals
      run-tty.c      the local terminal
      run-bridge.c   the same two descriptors for a cloud that is far away (TLS, its own thread)
      run-forward.c  -p: local ports
@@ -111,13 +114,14 @@ int run_ctl_ready(struct run *r, struct vg_err *err);
 int run_send_msg(int fd, const Vg__Pb__Envelope *env, const int *fds, size_t n_fds);
 
 /* run-io.c */
-int run_session(struct run *r); /* until the end; returns the exit status */
-/* A socket, or (fd ignored) a duct; takes them. */
-void run_chan_open(struct run *r, struct run_chan *c, int fd, struct vg_duct *duct);
-void run_chan_close(struct run_chan *c);
+int run_session(struct run *r);   /* until the end; returns the exit status */
 void run_linked(struct run *r);   /* the cloud answered: patience begins anew */
 void run_requeued(struct run *r); /* the task will have another attempt */
 void run_say(const struct run *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* run-chan.c: a socket, or (fd ignored) a duct; takes them. */
+void run_chan_open(struct run *r, struct run_chan *c, int fd, struct vg_duct *duct);
+void run_chan_close(struct run_chan *c);
 
 /* run-tty.c */
 void run_tty_raw(struct run *r);
