@@ -111,6 +111,7 @@ static int do_exec(struct keeper *k, struct ktask *t, struct kstdio *s, int cwd_
     struct vg_bind mps = {.fd = -1};
     int r = kmps_bind(k, t, &mps, err);
     vg_auto_fd int mps_fd = mps.fd;
+    (void)mps_fd; /* closed at the end */
     if (r > 0)
         binds[n_binds++] = mps;
     n_binds += kmirror_binds(t, binds + n_binds, VG_COUNT(binds) - n_binds);

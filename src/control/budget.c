@@ -494,7 +494,8 @@ int vg_budget_put(struct vg_control *c, struct vg_budget *b) {
     if (old) { /* in its place, so that who is held stays so until there is a look */
         bool holds = old->holds;
         *old = *b;
-        (void)vg_budget_read_scope(old, b->scope, &(struct vg_err)VG_ERR_INIT);
+        struct vg_err err = VG_ERR_INIT;
+        (void)vg_budget_read_scope(old, b->scope, &err);
         old->holds = holds;
         free(b);
         b = old;

@@ -157,6 +157,12 @@ static int transmit(struct vg_nl *nl, struct vg_nlb *b, uint32_t *ret_first) {
     return 0;
 }
 
+/* NLMSG_OK, which compares signed with unsigned. `n` goes below zero after a last message that is
+   padded beyond the end. */
+static bool is_message(const struct nlmsghdr *h, int n) {
+    return n >= (int)sizeof(*h) && h->nlmsg_len >= sizeof(*h) && h->nlmsg_len <= (uint32_t)n;
+}
+
 struct verdict {
     uint32_t first, last;
     uint32_t which;
@@ -166,7 +172,7 @@ struct verdict {
 
 static void judge(struct verdict *v, const char *data, int n) {
     const struct nlmsghdr *h = (const void *)data;
-    for (; NLMSG_OK(h, n); h = NLMSG_NEXT(h, n)) {
+    for (; is_message(h, n); h = NLMSG_NEXT(h, n)) {
         uint32_t i = h->nlmsg_seq - v->first;
         if (h->nlmsg_type != NLMSG_ERROR || i > v->last - v->first)
             continue;
@@ -209,7 +215,7 @@ int vg_nl_send(struct vg_nl *nl, struct vg_nlb *b, uint32_t *ret_which) {
 /* One datagram of a dump. 1: done, 0: more to come. */
 static int digest(const char *data, int n, uint32_t seq, bool *torn, vg_nl_each *each, void *arg) {
     const struct nlmsghdr *h = (const void *)data;
-    for (; NLMSG_OK(h, n); h = NLMSG_NEXT(h, n)) {
+    for (; is_message(h, n); h = NLMSG_NEXT(h, n)) {
         if (h->nlmsg_seq != seq)
             continue;
         if (h->nlmsg_flags & NLM_F_DUMP_INTR)

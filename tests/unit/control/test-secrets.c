@@ -31,7 +31,7 @@ Test(ring, keys_are_lines_of_hex_digits_and_the_last_is_the_newest) {
 }
 
 Test(ring, a_line_that_is_no_key_is_told_and_not_shown) {
-    static const char *const bad[] = {"", "\n\n", "secretword", KEY_A "0", "zz" KEY_A};
+    static const char *const bad[] = {"", "\n\n", "secretword", (KEY_A "0"), ("zz" KEY_A)};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct vg_ring *r = NULL;
         struct vg_err err = VG_ERR_INIT;

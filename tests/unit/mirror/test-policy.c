@@ -99,26 +99,27 @@ Test(policy, secrets_of_the_system_are_denied) {
 
 /* The control: a policy that refuses everything would pass the tests above. */
 Test(policy, what_programs_need_is_served) {
-    static const char *const file[] = {"/usr/bin/python3",
-                                       "/etc/passwd",
-                                       "/etc/ssh/ssh_config",
-                                       "/etc/ssh/ssh_host_ed25519_key.pub",
-                                       "/etc/ssl/certs/ca-certificates.crt",
-                                       "/etc/ssl/certs/ISRG_Root_X1.pem",
-                                       "/data/people/ann/.ssh/known_hosts",
-                                       "/data/people/ann/.ssh/id_ed25519.pub",
-                                       "/data/people/ann/.ssh/config",
-                                       "/data/people/ann/.gitconfig",
-                                       "/data/people/ann/.bashrc",
-                                       "/data/people/ann/.aws/config",
-                                       "/data/people/ann/office/.env",
-                                       "/data/people/ann/.config/pip/pip.conf",
-                                       "/data/people/ann/venv/lib/python3.11/site-packages/certifi/"
-                                       "cacert.pem",
-                                       "/data/people/ann/miniconda3/ssl/cacert.pem",
-                                       "/data/people/ann/.cache/huggingface/hub/model/blobs/x",
-                                       "/usr/share/doc/x/example.key",
-                                       "/home/benedict.key/readme"};
+    static const char *const file[] = {
+        "/usr/bin/python3",
+        "/etc/passwd",
+        "/etc/ssh/ssh_config",
+        "/etc/ssh/ssh_host_ed25519_key.pub",
+        "/etc/ssl/certs/ca-certificates.crt",
+        "/etc/ssl/certs/ISRG_Root_X1.pem",
+        "/data/people/ann/.ssh/known_hosts",
+        "/data/people/ann/.ssh/id_ed25519.pub",
+        "/data/people/ann/.ssh/config",
+        "/data/people/ann/.gitconfig",
+        "/data/people/ann/.bashrc",
+        "/data/people/ann/.aws/config",
+        "/data/people/ann/office/.env",
+        "/data/people/ann/.config/pip/pip.conf",
+        ("/data/people/ann/venv/lib/python3.11/site-packages/certifi/"
+         "cacert.pem"),
+        "/data/people/ann/miniconda3/ssl/cacert.pem",
+        "/data/people/ann/.cache/huggingface/hub/model/blobs/x",
+        "/usr/share/doc/x/example.key",
+        "/home/benedict.key/readme"};
     struct vg_mpolicy *p = policy();
     for (size_t i = 0; i < sizeof(file) / sizeof(file[0]); i++)
         expect(p, file[i], F, VG_SERVE);
