@@ -1,5 +1,6 @@
 #pragma once
-/* Between budget.c, which watches, and budget-api.c, which answers. */
+/* Between budget.c, which watches, budget-act.c, which does what is due, budget-list.c, which has
+   them, and budget-api.c, which answers. */
 #include "control/budget.h"
 
 enum scope { SCOPE_CLOUD, SCOPE_ORG, SCOPE_TEAM, SCOPE_USER, SCOPE_PROJECT };
@@ -36,11 +37,28 @@ struct vg_budgets {
     bool looking;
 };
 
-const char *vg_budget_policy_name(enum policy p);
+/* budget.c */
+bool vg_budget_is_in(const struct vg_budget *b, const char *user, const char *team, const char *org,
+                     const char *project);
+bool vg_budget_is_of(const struct vg_budget *b, const struct vg_job *j);
 uint64_t vg_budget_spent(const struct vg_budget *b);
+uint64_t vg_budget_left(const struct vg_budget *b);
+/* When the limit is reached at the present rate, in whatever period; UINT64_MAX: never. */
+uint64_t vg_budget_when(const struct vg_budget *b, uint64_t now_usec);
+/* The period that `now` is in; whether it is another one. */
+bool vg_budget_turn(struct vg_budget *b, uint64_t now);
 /* When the limit is reached at the present rate; 0: not in this period. */
 uint64_t vg_budget_reached(const struct vg_budget *b, uint64_t now_usec);
 const char *vg_budget_state(const struct vg_budget *b);
+
+/* budget-act.c */
+void vg_budget_warn(struct vg_control *c, struct vg_budget *b); /* levels that are reached */
+void vg_budget_cap(struct vg_control *c, struct vg_budget *b, uint64_t now);
+/* Those whom no budget holds any more go on. */
+void vg_budgets_let_go(struct vg_control *c);
+
+/* budget-list.c */
+const char *vg_budget_policy_name(enum policy p);
 struct vg_budget *vg_budget_find(struct vg_control *c, const char *name);
 /* Reads "team:NAME" and the like into scope, of and target. INVALID with a sentence. */
 int vg_budget_read_scope(struct vg_budget *b, const char *scope, struct vg_err *err);
