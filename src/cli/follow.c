@@ -31,7 +31,7 @@ struct follow {
     char reason[VG_ERR_MAX];
     Vg__Pb__Progress progress;
     uint64_t begun_usec, drawn_usec;
-    uint32_t done_then;
+    uint32_t done_then, preempted;
     bool known, drawn;
 };
 
@@ -75,8 +75,18 @@ static void learn(struct follow *f, const Vg__Pb__TaskInfo *t) {
     }
 }
 
+/* Output of the next attempt follows: say why there is one. */
+static void again(struct follow *f, const Vg__Pb__TaskInfo *t) {
+    if (!f->how->alone || f->how->quiet || t->preempted <= f->preempted)
+        return;
+    f->preempted = t->preempted;
+    wipe(f);
+    say(f, t->reason && strstr(t->reason, "give way") ? t->reason : "it had to give way");
+}
+
 static void end(struct follow *f, const Vg__Pb__TaskInfo *t) {
     learn(f, t);
+    again(f, t);
     f->ended = true;
     f->exit = vg_task_exit(t);
     snprintf(f->reason, sizeof(f->reason), "%s", t->reason ? t->reason : "");
@@ -97,6 +107,7 @@ static int on_answer(const Vg__Pb__Envelope *env, void *user, struct vg_err *err
             end(f, env->task);
     } else if (env->req == f->watch_req && env->body_case == VG__PB__ENVELOPE__BODY_TASK) {
         learn(f, env->task);
+        again(f, env->task);
     }
     draw(f);
     if (r < 0)
@@ -120,7 +131,7 @@ static int ask(struct follow *f, struct vg_client *c, struct vg_err *err) {
     Vg__Pb__Envelope wait_env = vg_request(TASK_WAIT, task_wait, &ref);
     if (f->how->logs && !f->logs_over)
         r = vg_client_send(c, &logs_env, &f->logs_req, err);
-    if (r >= 0 && f->screen)
+    if (r >= 0 && (f->screen || f->how->alone))
         r = vg_client_send(c, &watch_env, &f->watch_req, err);
     return r < 0 || f->ended ? r : vg_client_send(c, &wait_env, &f->wait_req, err);
 }

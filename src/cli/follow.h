@@ -8,6 +8,7 @@
 struct vg_follow_how {
     const char *program; /* in front of what is said: "vbatch" */
     bool logs;           /* show its output, too */
+    bool alone;          /* not a group: why it begins again is said */
     bool quiet;          /* no progress, no words of our own */
 };
 

@@ -3,6 +3,7 @@
 #include "cli/cmd-env.h"
 #include "cli/follow.h"
 #include "cli/run-int.h"
+#include "cli/spec-values.h"
 #include "cli/why-show.h"
 
 #include <stdio.h>
@@ -29,7 +30,11 @@ int run_forecast(struct run *r, const Vg__Pb__RunEvent *ev, struct vg_err *err) 
 
 int run_follow_stored(const struct run *r) {
     char id[VG_ID_LEN + 1];
-    struct vg_follow_how how = {.program = r->program, .logs = true, .quiet = r->quiet};
+    struct vg_follow_how how = {.program = r->program,
+                                .logs = true,
+                                .alone = vg_spec_count(&r->spec) == 1 && !r->spec.gang &&
+                                         !r->spec.n_sweep,
+                                .quiet = r->quiet};
     vg_id_format(r->task_id, id);
     return vg_follow_task(&r->ep, id, &how);
 }

@@ -342,7 +342,7 @@ int vg_run_main(int argc, char **argv, bool batch) {
     take_options(r);
     /* A channel shows one attempt of one task; where there may be more, the stored output does. */
     bool stored = r->follow && (vg_spec_count(&r->spec) > 1 || r->spec.gang || r->spec.n_sweep ||
-                                r->spec.retries);
+                                r->spec.retries || r->spec.preemptible);
     if (vg_endpoint_find(&r->ep, &err) < 0)
         return fail(r, &err);
     bool far = r->ep.kind == VG_ENDPOINT_TLS || r->ep.token[0];

@@ -1,5 +1,6 @@
 """Preemption: who must give way gets its signal and its time, is queued again, and ends with the right output."""
 import re
+import signal
 
 from virga import wait_for
 
@@ -91,11 +92,13 @@ def test_one_that_does_not_listen_is_killed_after_its_time(cloud):
 
 def test_following_one_that_is_preempted_shows_all_and_gives_the_true_status(cloud):
     holder = hold_all_but_one(cloud)
-    script = 'if [ -e again ]; then echo second; exit 7; fi; touch again; echo first; sleep 600'
+    script = 'if [ -e again ]; then echo second; exit 7; fi; echo first; touch again; sleep 600'
     p = cloud.popen(["vbatch", "-f", "--preemptible", "--priority", "10", "--grace", "1s", "sh", "-c", script])
     wait_for("it to be at work", lambda: (cloud.work / "again").exists())
+    p.send_signal(signal.SIGSTOP)  # it sleeps through all that follows, and shows it nevertheless
     urgent = cloud.out("vbatch", "--priority", "90", "true")
     assert cloud.virga("task", "wait", urgent).returncode == 0, cloud.logs()
+    p.send_signal(signal.SIGCONT)
     out, err = p.communicate(timeout=60)
     assert (p.returncode, out) == (7, b"first\nsecond\n"), err
     assert re.search(rb"preempt|gave way|give way|interrupt", err), err
