@@ -93,6 +93,7 @@ struct ktask {
     bool exit_acked;
     bool lost; /* killed for want of a lease: the attempt has no result, the task may run again */
     uint64_t started_usec, ended_usec;
+    uint64_t begun_usec; /* boot clock: as started_usec */
     int32_t status;
     uint32_t reason; /* never ran: base/reasons.tbl */
     char text[300];

@@ -155,7 +155,9 @@ void ktask_finish(struct keeper *k, struct ktask *t) {
         return;
     t->finished = true;
     t->state = KT_EXITED;
-    t->ended_usec = vg_wall_usec();
+    /* A calendar that is set while it runs does not make it longer. */
+    t->ended_usec =
+        t->started_usec ? t->started_usec + (vg_now_usec() - t->begun_usec) : vg_wall_usec();
     t->kill_at = KEEPER_NEVER;
     keeper_close(k, &t->in);
     kgpu_end(k, t);
@@ -229,6 +231,7 @@ void ktask_event(struct keeper *k, const struct vg_sandbox_event *ev) {
     case VG_SB_STARTED:
         t->state = KT_RUNNING;
         t->started_usec = vg_wall_usec();
+        t->begun_usec = vg_now_usec();
         vg_put32(p, (uint32_t)ev->pid);
         vg_list_for_each_safe (it, &t->chans) {
             struct kchan *c = vg_list_entry(it, struct kchan, link);

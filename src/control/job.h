@@ -53,7 +53,7 @@ struct vg_job {
     enum vg_task_state counted; /* the state in which its head counts it; STATES: not yet */
     bool lingering;             /* ended and stored; here for what is under it */
     uint64_t ready_usec;        /* since when it could have started, in this life; 0: not yet */
-    uint64_t over_usec;         /* when its attempt ended, as its node says; 0: now */
+    uint64_t over_usec;         /* when its attempt ended, by our clock; 0: now */
     uint64_t over_cpu_usec, over_mem_bytes; /* what that attempt used */
     uint32_t told;                          /* gist of the last QUEUED event; 0: none */
     bool waits;                             /* in the scheduler's queue */
@@ -75,6 +75,7 @@ struct vg_job {
     bool has_ticket;
     uint8_t ticket[VG_TICKET]; /* opens one direct stream to the current attempt */
     bool sent;                 /* the current attempt's Start went out, or its node reported it */
+    uint64_t sent_usec;        /* boot clock: its Start went out; 0: in an earlier life */
     Vg__Pb__GpuUsage *gpu_use; /* owned; of its newest attempt, as its node last told; NULL */
     uint64_t share_counted; /* what is held for it on the GPU it shares (share.h); 0: its limit */
     char *wiped;            /* owned; lines: what was cleared away after it; NULL */

@@ -10,6 +10,7 @@
 #include "base/util.h"
 #include "control/api.h"
 #include "control/hooks.h"
+#include "control/node-tasks.h"
 #include "control/place.h"
 #include "control/share.h"
 
@@ -144,6 +145,17 @@ int vg_node_gpu_drain(struct vg_nodelink *a, uint32_t index, const char *why, vg
 
 /* ------------------------------------------------------------------ reports */
 
+/* No machine has more; a node that was broken into may say anything, and sums must stay sums. */
+#define MW_MAX (100ULL * 1000 * 1000)
+#define LATE_USEC (3600 * VG_USEC) /* its counters may have begun before we know */
+
+static void bound_use(const struct vg_job *j, Vg__Pb__GpuUsage *u) {
+    uint64_t age = vg_node_task_age_usec(j) + LATE_USEC, cards = age * VG_NODE_GPUS_MAX;
+    u->energy_mj = VG_MIN(u->energy_mj, age / VG_USEC * MW_MAX);
+    u->sampled_usec = VG_MIN(u->sampled_usec, cards);
+    u->unused_usec = VG_MIN(u->unused_usec, cards);
+}
+
 void vg_job_take_gpu_use(struct vg_job *j, const Vg__Pb__GpuUsage *use) {
     if (!j->gpu_use)
         j->gpu_use = vg_alloc(sizeof *j->gpu_use);
@@ -152,6 +164,7 @@ void vg_job_take_gpu_use(struct vg_job *j, const Vg__Pb__GpuUsage *use) {
     *j->gpu_use = *use; /* it is numbers only */
     j->gpu_use->base.n_unknown_fields = 0;
     j->gpu_use->base.unknown_fields = NULL;
+    bound_use(j, j->gpu_use);
 }
 
 /* Nobody needs more of a card; a node that was broken into may say anything. */

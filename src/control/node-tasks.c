@@ -22,10 +22,39 @@
 
 #define B(name) VG__PB__ENVELOPE__BODY_##name
 
+/* ------------------------------------------------------------------ times
+
+   What is held is paid for, and a node's clock may be wrong or lie. So its word counts as far as
+   ours allows it: nothing begins before it was sent, or later than now; how long it took is what
+   its node measured, and at most what we did. */
+
+#define EARLIER_USEC (3600 * VG_USEC)
+
+/* When it was sent in an earlier life, it is as old as its task, which its client may have sent
+   again since. */
+uint64_t vg_node_task_age_usec(const struct vg_job *j) {
+    uint64_t now = vg_wall_usec(), made = j->task->created_usec;
+    if (j->sent_usec)
+        return vg_now_usec() - j->sent_usec;
+    return (now > made ? now - made : 0) + EARLIER_USEC;
+}
+
+static uint64_t began_at(const struct vg_job *j, uint64_t said) {
+    uint64_t now = vg_wall_usec(), age = VG_MIN(vg_node_task_age_usec(j), now);
+    return said ? VG_MIN(VG_MAX(said, now - age), now) : now;
+}
+
+/* 0: its node does not know. */
+static uint64_t ended_at(const struct vg_job *j, const Vg__Pb__TaskExited *x) {
+    uint64_t begun = j->task->started_usec, from = x->started_usec ? x->started_usec : begun;
+    uint64_t took = x->ended_usec > from ? x->ended_usec - from : 0;
+    return x->ended_usec && begun ? begun + VG_MIN(took, vg_node_task_age_usec(j)) : 0;
+}
+
 void vg_node_task_started(struct vg_job *j, uint64_t started_usec) {
-    uint64_t when = started_usec ? started_usec : vg_wall_usec();
     if (j->task->state != VG_TASK_STARTING)
         return;
+    uint64_t when = began_at(j, started_usec);
     /* The reason of a cancel that is under way stays. */
     vg_auto_free char *why = vg_strdup(j->task->reason_text);
     vg_task_move(j->task, VG_TASK_RUNNING, when, why);
@@ -147,7 +176,7 @@ void vg_node_task_exited(struct vg_job *j, const Vg__Pb__TaskExited *x) {
     if (x->gpu_usage)
         vg_job_take_gpu_use(j, x->gpu_usage);
     vg_bare_wiped(j, x);
-    j->over_usec = x->ended_usec;
+    j->over_usec = ended_at(j, x);
     j->over_cpu_usec = x->cpu_usec;
     j->over_mem_bytes = x->mem_peak_bytes;
     if (!gave_way(j, x) && (x->reason == VG_LOST || try_again(j, x))) {

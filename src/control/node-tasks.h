@@ -2,6 +2,8 @@
 /* What agents say about tasks. */
 #include "control/job.h"
 
+/* How long its attempt can have been under way, at most, by our clock. */
+uint64_t vg_node_task_age_usec(const struct vg_job *j);
 /* The current attempt runs since then (wall time; 0: now). */
 void vg_node_task_started(struct vg_job *j, uint64_t started_usec);
 /* The node reports an attempt of our earlier life: output that was acknowledged then may not have

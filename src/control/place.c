@@ -369,6 +369,7 @@ int vg_place_adopt(struct vg_job *j, uint64_t node, uint32_t attempt, const Vg__
     t->cancel = cancel;
     j->held = j->waits = false;
     j->sent = true;
+    j->sent_usec = 0;
     j->ctl->running++;
     vg_eng_release(vg_policy_now(j->ctl), t->id, VG_ENG_CANCELLED);
     int e = vg_place_adopt_in(&j->ctl->policy, j);

@@ -103,6 +103,7 @@ void vg_start_send(struct vg_job *j, struct vg_nodelink *a) {
     env.body_case = VG__PB__ENVELOPE__BODY_START;
     env.start = &m;
     j->sent = true;
+    j->sent_usec = vg_now_usec();
     vg_conn_send(a->peer->conn, &env, io.fds, io.n_fds);
     vg_member_env_done(&more);
     vg_given_done(&secrets);

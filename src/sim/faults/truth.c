@@ -328,7 +328,11 @@ static int take_row(void *arg, const struct vg_attempt_row *row) {
     return 0;
 }
 
-/* The attempt that brought the task's end is in the ledger once, from its first moment to its last.
+/* Each clock is fast or slow by one per cent at most, and virgad believes none but its own. */
+#define DRIFT_PART 40
+
+/* The attempt that brought the task's end is in the ledger once, with the time that its node
+   measured, or what virgad did where that is less.
    (What an attempt held that was given up as lost is known to virgad only until then.) */
 static void check_ledger(const struct vg_w_task *t) {
     for (int i = VG_MAX(t->n_attempts - 1, 0); i < t->n_attempts; i++) {
@@ -337,8 +341,9 @@ static void check_ledger(const struct vg_w_task *t) {
             vg_w->node[b.a->node].losses != b.a->node_losses || /* perhaps it was given up */
             vg_store_load_attempts(vg_w->control->store, t->id, take_row, &b) < 0)
             continue;
-        if (b.rows != 1 || b.from_usec != b.a->started_wall_usec ||
-            b.until_usec != b.a->ended_wall_usec)
+        uint64_t held = b.a->ended_wall_usec - b.a->started_wall_usec;
+        uint64_t paid = b.until_usec - b.from_usec;
+        if (b.rows != 1 || paid > held || paid < held - held / DRIFT_PART)
             vg_w_violate(
                 "ledger",
                 "task %d attempt %u held its place for %llu us, the ledger has %d rows and "

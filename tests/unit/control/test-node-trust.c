@@ -164,3 +164,102 @@ Test(node_trust, a_node_cannot_take_the_name_of_another) {
     play_agent(&w, &local, "far", first, NULL, 0);
     cr_assert_str_eq(vg_nodelink_name(&w.c, first), "far", "its own name is not in its way");
 }
+
+/* ------------------------------------------------------------------ clocks */
+
+#define HOUR (3600ULL * 1000000)
+
+static struct vg_job *started(uint64_t said) {
+    struct msg m = side_expect(&w, &local, BODY(START));
+    Vg__Pb__TaskStarted s = VG__PB__TASK_STARTED__INIT;
+    msg_done(&m);
+    s.has_task_id = s.has_attempt = s.has_started_usec = 1;
+    s.task_id = T1;
+    s.attempt = 1;
+    s.started_usec = said;
+    ENV(env, TASK_STARTED, task_started, &s);
+    side_send(&local, &env, NULL, 0);
+    side_sync(&w, &local);
+    return vg_job_get(&w.c, T1);
+}
+
+static Vg__Pb__GpuUsage *use; /* that it tells; NULL: none */
+
+static void exited(uint64_t from, uint64_t until) {
+    Vg__Pb__TaskExited x = VG__PB__TASK_EXITED__INIT;
+    x.has_task_id = x.has_attempt = x.has_status = x.has_started_usec = x.has_ended_usec = 1;
+    x.task_id = T1;
+    x.attempt = 1;
+    x.started_usec = from;
+    x.ended_usec = until;
+    x.gpu_usage = use;
+    ENV(env, TASK_EXITED, task_exited, &x);
+    side_send(&local, &env, NULL, 0);
+    struct msg m = side_expect(&w, &local, BODY(EXIT_ACK));
+    msg_done(&m);
+}
+
+#define MJ_MAX (24 * 3600 * 100000000ULL) /* of 100 kW, a day long */
+
+static int sum_held(void *arg, const struct vg_ledger_row *row) {
+    *(uint64_t *)arg += row->until_usec - row->from_usec;
+    cr_assert_leq(row->energy_mj, MJ_MAX);
+    cr_assert_leq(row->gpu_busy_usec, 64 * 24 * HOUR);
+    cr_assert_leq(row->gpu_unused_usec, 64 * 24 * HOUR);
+    return 0;
+}
+
+/* What the ledger says that it held. */
+static uint64_t held_usec(void) {
+    struct vg_ledger_filter f = {.task = T1};
+    uint64_t sum = 0;
+    vg_store_flush(w.c.store);
+    cr_assert_eq(vg_store_load_ledger(w.c.store, &f, sum_held, &sum), 0);
+    return sum;
+}
+
+/* Says that it began at `said`, and ended so much later; how long it held at most is what this test
+ * took. */
+static uint64_t charged(uint64_t said, uint64_t later) {
+    uint64_t before = vg_wall_usec();
+    play_agent(&w, &local, "here", 0, NULL, 0);
+    play_run(&root, T1, batch);
+    struct vg_job *j = started(said);
+    cr_assert(j);
+    cr_assert_geq(j->task->started_usec, before, "it began before it was sent");
+    cr_assert_leq(j->task->started_usec, vg_wall_usec(), "it began in the future");
+    exited(said, said + later);
+    uint64_t held = held_usec();
+    cr_assert_leq(held, vg_wall_usec() - before, "longer than there was time");
+    return held;
+}
+
+Test(node_trust, a_clock_that_is_late_makes_nothing_dearer) {
+    charged(vg_wall_usec() - HOUR, 2 * HOUR);
+}
+
+Test(node_trust, a_clock_that_is_early_makes_nothing_dearer) {
+    charged(vg_wall_usec() + HOUR, 24 * HOUR);
+}
+
+Test(node_trust, what_a_node_measured_counts_whatever_its_clock_says) {
+    cr_assert_eq(charged(vg_wall_usec() - 24 * HOUR, 1), 1);
+}
+
+Test(node_trust, the_end_of_time_is_no_time_to_pay_for) {
+    charged(1, INT64_MAX);
+}
+
+Test(node_trust, a_beginning_beyond_all_clocks_is_now) {
+    charged(UINT64_MAX - 5, 4);
+}
+
+Test(node_trust, energy_that_nobody_can_have_used_is_not_added_up) {
+    Vg__Pb__GpuUsage u = VG__PB__GPU_USAGE__INIT;
+    u.has_energy_mj = u.has_sampled_usec = u.has_unused_usec = u.has_sm_mean_milli = 1;
+    u.energy_mj = u.sampled_usec = u.unused_usec = INT64_MAX;
+    u.sm_mean_milli = UINT32_MAX;
+    use = &u;
+    charged(vg_wall_usec(), 1000);
+    use = NULL;
+}
