@@ -47,7 +47,11 @@ void vg_gpu_idle_check(struct vg_job *j, const Vg__Pb__GpuUsage *use) {
     if (!pool || !use->has_idle_usec || j->task->cancel || j->task->state != VG_TASK_RUNNING ||
         is_exempt(pool, j->task))
         return;
-    if (pool->idle_end_usec && use->idle_usec >= pool->idle_end_usec)
+    /* A report may come so late that both are due: whom the pool warns is warned first, and ended
+       by the next report. */
+    bool warned =
+        j->idle_told || !pool->idle_warn_usec || pool->idle_warn_usec >= pool->idle_end_usec;
+    if (pool->idle_end_usec && use->idle_usec >= pool->idle_end_usec && warned)
         end(j, pool, use->idle_usec);
     else if (!pool->idle_warn_usec || use->idle_usec < pool->idle_warn_usec)
         j->idle_told = false; /* it is used again: the next time is told again */

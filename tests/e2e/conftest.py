@@ -27,6 +27,17 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason=why))
 
 
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    """A failure is shown with what the programs said last."""
+    report = (yield).get_result()
+    if report.failed and hasattr(report.longrepr, "addsection"):
+        for cloud in sorted(Cloud.made, key=lambda c: str(c.home)):
+            said = cloud.logs(8) if cloud.home.exists() else ""
+            if said:
+                report.longrepr.addsection(f"logs of {getattr(cloud, 'name', cloud.home)}", said)
+
+
 def close_cloud(cloud):
     """Takes a cloud down and says what it left."""
     done = cloud.down()

@@ -72,6 +72,7 @@ def test_shards_start_as_soon_as_slots_allow_and_no_sooner(cloud):
     group = batch(cloud, "-P", "slots", "-N", str(slots * 3), "sh", "-c", script)
     at = lambda: len(list((cloud.work / "at").iterdir()))
     wait_for("every slot to be taken", lambda: at() >= slots)
+    wait_for("as many to be known to run", lambda: cloud.task(group)["progress"]["running"] >= slots)
     progress = cloud.task(group)["progress"]
     assert (progress["running"], progress["queued"]) == (slots, slots * 2)
     assert at() == slots

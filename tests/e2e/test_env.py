@@ -197,7 +197,11 @@ def test_names_and_versions(cloud, tmp_path):
 def stored_bytes(cloud):
     total = 0
     for root, _, files in os.walk(f"{cloud.home}/control/env/u"):
-        total += sum(os.path.getsize(f"{root}/{f}") for f in files if "/dat/" in root)
+        for f in files if "/dat/" in root else []:
+            try:
+                total += os.path.getsize(f"{root}/{f}")
+            except FileNotFoundError:  # the collection was faster
+                pass
     return total
 
 
@@ -270,7 +274,7 @@ def test_saving_folders_of_this_machine(cloud, tmp_path, request):
     before = stored_bytes(cloud)
     cloud.run(["virga", "env", "save", "mine", str(top / "sub"), str(home)], env=env, check=0)
     assert cloud.json("env", "show", "mine@1")["root"] == cloud.json("env", "show", "mine@2")["root"]
-    assert stored_bytes(cloud) == before
+    assert stored_bytes(cloud) <= before  # what was removed earlier may go meanwhile
     r = cloud.virga("env", "save", "mine", str(tmp_path))
     assert r.returncode == 125 and b"nothing to save below" in r.stderr, "/tmp is never served"
     r = cloud.virga("env", "save", "mine", "/not/there")

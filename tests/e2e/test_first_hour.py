@@ -10,7 +10,7 @@ import socket
 import subprocess
 
 import pytest
-from virga import WAIT_S, Cloud, programs_for_all
+from virga import WAIT_S, Cloud, programs_for_all, status_field, wait_for
 
 CONFIG = """
 pools:
@@ -277,6 +277,15 @@ def test_server_goes_away_for_good(make_cloud):
     assert err.count(b"\n") == 1 and err.startswith(b"vrun: "), err
 
 
+def waits_on_socket(pid):
+    """It is connected, and asleep until something comes."""
+    try:
+        fds = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+    except OSError:
+        return False
+    return any(fd.startswith("socket:") for fd in fds) and (status_field(pid, "State") or "").startswith("S")
+
+
 @pytest.mark.parametrize("verb", [["wait"], ["logs", "-f"], ["watch"]], ids=" ".join)
 def test_server_goes_away_while_a_command_follows(make_cloud, verb):
     """It may only be restarting: the command says so, and waits."""
@@ -284,6 +293,7 @@ def test_server_goes_away_while_a_command_follows(make_cloud, verb):
     cloud.up()
     task = cloud.out("vrun", "-d", "sleep", "300")
     p = cloud.popen(["virga", "task", *verb, task])
+    wait_for("it to have asked", lambda: waits_on_socket(p.pid))
     cloud.wait_state(task, "running")
     for part in ("up", "virgad"):
         os.kill(cloud.pid(part), signal.SIGKILL)

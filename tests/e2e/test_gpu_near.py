@@ -159,7 +159,7 @@ def test_the_filter_holds_whoever_makes_the_node(cloud):
     gate = cloud.work / "gate"
     run = cloud.popen(["vrun", "--gpus", "1", "sh", "-c", f"echo here; until [ -e {gate} ]; do sleep 0.05; done"])
     assert run.stdout.readline() == b"here\n"
-    task = [t["id"] for t in cloud.json("task", "list") if t["state"] == "running"][0]
+    task = wait_for("it to be known to run", lambda: [t["id"] for t in cloud.json("task", "list") if t["state"] == "running"])[0]
     own = cloud.task(task)["gpus"]
     cards = cloud.home / "node" / "fake-gpus" / "dev"
     inside = [p for p in os.listdir("/proc") if p.isdigit() and str(gate).encode() in read_bytes(f"/proc/{p}/cmdline")
@@ -190,8 +190,8 @@ def test_the_cpus_of_its_socket_when_they_are_enough(cloud):
     cloud.wait_state(second, "running")
 
     def cpus_of(index):
-        pid = [p for p in os.listdir("/proc") if p.isdigit() and read_bytes(f"/proc/{p}/cmdline") == b"sleep\x00100\x00"
-               and (f"VIRGA_TASK_ID={(first, second)[index]}\0").encode() in read_bytes(f"/proc/{p}/environ")]
+        pid = wait_for("its process", lambda: [p for p in os.listdir("/proc") if p.isdigit() and read_bytes(f"/proc/{p}/cmdline") == b"sleep\x00100\x00"
+               and (f"VIRGA_TASK_ID={(first, second)[index]}\0").encode() in read_bytes(f"/proc/{p}/environ")])
         return sorted(os.sched_getaffinity(int(pid[0])))
     assert [cloud.task(t)["gpus"] for t in (first, second)] == [[0], [2]], "one socket"
     assert cpus_of(0) == [0] and len(cpus_of(1)) > 1, "its CPU is nearly taken: the second may go elsewhere"

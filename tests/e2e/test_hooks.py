@@ -170,6 +170,7 @@ def test_tasks_are_told_and_signed(cloud, server):
     secret = set_hook(cloud, "mine", server.url + "/mine", "task.started,task.ended,task.failed")
     assert re.fullmatch(r"[0-9a-f]{64}", secret)
     assert cloud.vrun("-n", "good", "true").returncode == 0
+    cloud.wait_state("good", "succeeded")  # vrun returns a moment before
     assert cloud.vrun("-n", "bad", "false").returncode == 1
     got = server.take("/mine", 5)
     assert [(m["event"], m["data"]["name"]) for _, m in got] == [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from hosts import FarNode
-from virga import WAIT_S, wait_for
+from virga import wait_for
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="hosts need root"),
@@ -49,7 +49,7 @@ KIND = SmallDisk
 
 
 def size_of(laptop, *names):
-    return laptop.vrun("sh", "-c", f"cat {' '.join(names)} | wc -c", check=0, timeout=WAIT_S).stdout
+    return laptop.vrun("sh", "-c", f"cat {' '.join(names)} | wc -c", check=0, timeout=120).stdout
 
 
 @pytest.fixture(scope="module")
@@ -87,11 +87,11 @@ def test_a_full_disk_keeps_new_tasks_waiting_and_running_ones_go_on(far, files):
     try:
         said = q.stderr.readline()  # why it was sent back, or, when vrun was not there to hear it, that it waits
         assert b"disk is full: it takes no task" in said or b"no node of pool default takes tasks now" in said
-        out, err = p.communicate(b"go\n", timeout=WAIT_S)
+        out, err = p.communicate(b"go\n", timeout=120)
         assert (p.returncode, out) == (0, b"still here\n"), err
         assert q.poll() is None
         (node.disk / "ballast").unlink()
-        out, err = q.communicate(timeout=WAIT_S)
+        out, err = q.communicate(timeout=120)
         assert (q.returncode, out) == (0, b"from the laptop\n"), err
         assert (said + err).count(b"disk is full") <= 1 and err.count(b"takes tasks now") <= 1, err
     finally:

@@ -5,7 +5,7 @@ import secrets
 
 import pytest
 from hosts import Laptop, login
-from virga import processes_of
+from virga import processes_of, read_bytes
 
 SIZE = 1 << 20
 
@@ -19,9 +19,8 @@ def files_with(folder, needle):
             if needle in os.fsencode(name):
                 found.append(path)
             elif os.path.isfile(path) and not os.path.islink(path):
-                with open(path, "rb") as f:
-                    if needle in f.read():
-                        found.append(path)
+                if needle in read_bytes(path):  # what has gone meanwhile has nothing
+                    found.append(path)
     return found
 
 

@@ -38,6 +38,17 @@ def laptop(far):
     return far.laptop
 
 
+def left_behind(far, laptop, *argv):
+    """Submits a batch task and takes the laptop away before it begins; its id."""
+    far.control.virga("node", "drain", far.nodes[0].name, check=0)
+    try:
+        task = laptop.run(["vbatch", *argv], check=0).stdout.decode().strip()
+        laptop.cut()
+    finally:
+        far.control.virga("node", "resume", far.nodes[0].name, check=0)
+    return task
+
+
 def end_of(far, task):
     return far.control.wait_state(task, "succeeded", "failed", "cancelled")
 
@@ -81,9 +92,8 @@ def test_a_command_that_nobody_ran_before_ends_well_without_its_client(far, lapt
 def test_what_never_came_is_an_error_that_names_it(far, laptop):
     laptop.path("/opt/only-here/a/b/c").mkdir(parents=True)
     laptop.path("/opt/only-here/a/b/c/rare").write_bytes(os.urandom(1000000))
-    (laptop.work / "go.sh").write_text("sleep 3; cd /opt/only-here/a/b; cat c/ra?e >/dev/null && echo came\n")
-    task = laptop.run(["vbatch", "--snapshot", "sh", "go.sh"], check=0).stdout.decode().strip()
-    laptop.cut()
+    (laptop.work / "go.sh").write_text("cd /opt/only-here/a/b; cat c/ra?e >/dev/null && echo came\n")
+    task = left_behind(far, laptop, "--snapshot", "sh", "go.sh")
     t = end_of(far, task)
     log = far.control.run(["virga", "task", "logs", task])
     laptop.heal()
@@ -149,8 +159,7 @@ ln -s edit link; mkfifo pipe
 sha256sum < deep/er/big
 """
     (w / "go.sh").write_text(script)
-    task = laptop.run(["vbatch", "--snapshot", "sh", "go.sh"], check=0).stdout.decode().strip()
-    laptop.cut()
+    task = left_behind(far, laptop, "--snapshot", "sh", "go.sh")
     if has_places(far):  # not in memory
         wait_for("its place on disk", lambda: len(places(far)) == 1)
     t = end_of(far, task)

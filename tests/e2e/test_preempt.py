@@ -19,7 +19,7 @@ trap 'echo saved; exit 9' USR1
 n=$(cat state 2>/dev/null || echo 0)
 echo "begin at $n"
 while [ "$n" -lt 10 ]; do
-    n=$((n + 1)); echo "$n" > state; echo "step $n"
+    n=$((n + 1)); echo "step $n"; echo "$n" > state
     while [ -e hold ] && [ "$n" -eq 5 ]; do sleep 0.05; done
 done
 echo "done at $n"
@@ -79,7 +79,7 @@ def test_one_that_finishes_in_its_time_is_done(cloud):
 
 def test_one_that_does_not_listen_is_killed_after_its_time(cloud):
     holder = hold_all_but_one(cloud)
-    script = 'echo run >> runs; if [ "$(wc -l < runs)" -eq 1 ]; then trap "" TERM; while :; do sleep 0.1; done; fi'
+    script = 'if [ ! -e runs ]; then trap "" TERM; echo run >> runs; while :; do sleep 0.1; done; fi; echo run >> runs'
     victim = cloud.out("vbatch", "--preemptible", "--priority", "10", "--grace", "1s", "sh", "-c", script)
     wait_for("it to be at work", lambda: (cloud.work / "runs").exists())
     urgent = cloud.out("vbatch", "--priority", "90", "true")

@@ -26,7 +26,7 @@ def fill(cloud, pool="default"):
 
 def cancel_all(cloud):
     cloud.virga("task", "cancel", "--all", check=0)
-    wait_for("everything to end", lambda: not cloud.json("task", "list"))
+    wait_for("everything to end", lambda: not cloud.json("task", "list"), 120)
 
 
 def test_who_waits_is_told_why_and_the_queue_shows_the_order(cloud):
@@ -55,7 +55,7 @@ def test_vrun_says_that_it_waits(cloud):
     line = p.stderr.readline().decode()
     assert line.startswith("vrun: ") and "virga task why" in line, line
     cancel_all(cloud)
-    p.wait(timeout=30)
+    p.wait(timeout=60)
 
 
 def test_thousands_that_wait_are_listed_found_and_cancelled(cloud):

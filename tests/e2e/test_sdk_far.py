@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="this ke
 def far():
     if not shutil.which("ip") or not shutil.which("nsenter"):
         pytest.skip("ip and nsenter are needed (tools/bootstrap test)")
-    network = far_world(2, FAR_CONFIG.replace("15s", "3s"))  # a lost node's tasks go on elsewhere after a lease
+    network = far_world(2, FAR_CONFIG.replace("15s", "6s"))  # a lost node's tasks go on elsewhere after a lease
     yield network
     network.control.virga("down")
     network.close()

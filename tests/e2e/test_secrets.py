@@ -160,11 +160,11 @@ def core_dumps(cloud, hands, v):
     cores = cloud.work / "cores"
     cores.mkdir()
     try:
-        try:
-            with open(pattern, "w") as f:
-                f.write(f"{cores}/core.%p")
-        except OSError:
-            return  # not this machine's to say
+        with open(pattern, "w") as f:
+            f.write(f"{cores}/core.%p")
+    except OSError:
+        return  # not this machine's to say
+    try:
         control = subprocess.Popen(["sh", "-c", f"ulimit -c unlimited; MARK={v.decode()} exec sleep 60"])
         wait_for("it to execute", lambda: b"sleep" in read_bytes(f"/proc/{control.pid}/cmdline"))
         control.send_signal(signal.SIGABRT)
@@ -220,8 +220,11 @@ def test_a_team_has_secrets_that_its_leads_set(cloud):
     assert stranger.replace(b"WB", b"NONE") == nothing  # it does not even say that there is one
     assert as_user("zoe", "secret", "list", "-o", "json").stdout.strip() == b"[]"
     # Who leaves the team has it no more, not even in a task that waits already.
-    task = cloud.out("vbatch", "--env", "node", "-C", "/", "--begin", "+3s", "--secret", "vision/WB", "true", env=homes["mia"])
+    node = cloud.json("node", "list")[0]["name"]
+    cloud.virga("node", "drain", node, check=0)
+    task = cloud.out("vbatch", "--env", "node", "-C", "/", "--secret", "vision/WB", "true", env=homes["mia"])
     cloud.virga("user", "set", "mia", "--team", "main", check=0)
+    cloud.virga("node", "resume", node, check=0)
     done = cloud.wait_state(task, "failed", "succeeded")
     assert done["state"] == "failed" and "there is no secret 'vision/WB'" in str(done), done
     # A name that comes again does not find what it had.

@@ -35,10 +35,10 @@ def test_a_task_that_runs_and_then_ended(cloud):
     task = cloud.popen(["vrun", "--cpus", "1", "--mem", "1G", "-n", "worker", "python3", "-c", WORK], stdin=subprocess.PIPE)
     wait_for("the task to run", lambda: any(t["name"] == "worker" and t["state"] == "running" for t in cloud.json("task", "list")))
     got = wait_for("CPU and memory in its numbers", lambda: (s := series(cloud, "worker")) and max(told(s["cpu_milli"]), default=0) > 100
-                   and max(told(s["mem_bytes"]), default=0) > 150 * MIB and s)
+                   and max(told(s["mem_bytes"]), default=0) > 200 * MIB and s)
     assert got["mem_bytes_limit"] == 1 << 30 and got["cpu_milli_limit"] == 1000
     assert not told(got["gpu_percent"])  # it has none
-    top = wait_for("it in the live table", lambda: [t for t in cloud.json("task", "top") if (t["mem_bytes"] or 0) > 150 * MIB])
+    top = wait_for("it in the live table", lambda: [t for t in cloud.json("task", "top") if (t["mem_bytes"] or 0) > 200 * MIB])
     assert len(top) == 1 and top[0]["cpu_milli"] is not None
     text = cloud.out("virga", "task", "top")
     assert "worker" in text and re.search(r"[0-9.]+ MiB of 1(\.0)? GiB", text), text
@@ -47,11 +47,11 @@ def test_a_task_that_runs_and_then_ended(cloud):
     plain = cloud.out("virga", "task", "plot", "worker", env={**cloud.env, "LC_ALL": "C"})
     assert plain.isascii() and "memory" in plain
     task.stdin.close()
-    assert task.wait(30) == 0
+    assert task.wait(60) == 0
     task.stdout.close(), task.stderr.close()
     ended = wait_for("its end", lambda: [t for t in cloud.json("task", "list", "-a") if t["name"] == "worker" and t["state"] == "succeeded"])
     kept = series(cloud, ended[0]["id"])
-    assert max(told(kept["mem_bytes"])) > 150 * MIB and 2 <= len(kept["when_usec"]) <= 240
+    assert max(told(kept["mem_bytes"])) > 200 * MIB and 2 <= len(kept["when_usec"]) <= 240
     # The control plane forgets nothing of it when it begins anew.
     cloud.virga("down", check=0)
     cloud.up("--gpus", "fake:2")

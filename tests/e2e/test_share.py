@@ -99,7 +99,8 @@ class Holder:
 
     @property
     def task(self):
-        return next(t["id"] for t in self.cloud.json("task", "list") if t["name"] == self.name and t["state"] == "running")
+        return wait_for(f"{self.name} to be known to run", lambda: next(
+            (t["id"] for t in self.cloud.json("task", "list") if t["name"] == self.name and t["state"] == "running"), None))
 
     def end(self):
         self.run.stdin.close()
@@ -128,8 +129,10 @@ def test_a_whole_card_has_no_cap(cloud, driver):
 
 def test_what_a_share_holds_is_shown(cloud, driver, one_card):
     with Holder(cloud, "shown", "0.3", mem="1G", mib=64) as held:
-        use = wait_for("its memory to be told", lambda: (cloud.task(held.task)["gpu_usage"] or {}).get("share_used_bytes"))
-        assert use >= 64 << 20 and driver.stat()["used"] == use, "as the driver counts"
+        use = driver.stat()["used"]
+        assert use >= 64 << 20
+        wait_for("its memory to be told, as the driver counts",
+                 lambda: (cloud.task(held.task)["gpu_usage"] or {}).get("share_used_bytes") == use)
         task = held.task
         assert "130 MiB of 1 GiB, at most 130 MiB\n" in cloud.out("virga", "task", "get", task)
     usage = wait_for("its end", lambda: cloud.task(task)["state"] == "succeeded" and cloud.task(task)["gpu_usage"])
@@ -293,7 +296,8 @@ def test_memory_that_did_not_come_by_the_warden_is_found(cloud, driver, one_card
         assert sly.run.wait(timeout=60) == 137
         assert b"2.1 GiB of the GPU, by the driver's count" in sly.run.communicate()[1]
         script.unlink()
-        assert [c["who"].split()[-1] for c in driver.stat()["clients"] if c["bytes"]] == ["honest"]
+        wait_for("the honest one to be left alone",
+                 lambda: [c["who"].split()[-1] for c in driver.stat()["clients"] if c["bytes"]] == ["honest"])
 
 
 # ------------------------------------------------------------------ changed under way
@@ -334,6 +338,8 @@ def test_memory_that_is_given_up_is_others_without_what_is_in_use(cloud, driver,
     def batch(mem):
         return cloud.out("vbatch", "-q", "-P", "parts", "--gpus", "0.3", "--gpu-mem", mem, "sleep", "100")
     with Holder(cloud, "keeps", "0.3", mem="60G", mib=20480) as keeps:
+        wait_for("its use to be told",
+                 lambda: ((cloud.task(keeps.task)["gpu_usage"] or {}).get("share_used_bytes") or 0) >= 20480 * MIB)
         cloud.virga("task", "share", keeps.task, "--gpu-mem", "10G", check=0)
         fits = batch("55G")
         cloud.wait_state(fits, "running")
@@ -491,7 +497,8 @@ def test_an_idle_share_is_ended_beside_a_busy_one(cloud, driver, one_card):
                                               for c in driver.stat()["clients"] if c["bytes"]))
         assert idle.run.wait(timeout=60) != 0
         assert b"ended because its GPU was not used" in idle.run.communicate()[1]
-        assert [c["who"].split()[-1] for c in driver.stat()["clients"] if c["bytes"]] == ["busy"]
+        wait_for("the busy one to be left alone",
+                 lambda: [c["who"].split()[-1] for c in driver.stat()["clients"] if c["bytes"]] == ["busy"])
     script.unlink()
 
 

@@ -47,12 +47,13 @@ def test_untrapped_signal_ends_both(cloud, name):
 
 
 def test_killing_vrun_ends_the_task(cloud):
-    p = cloud.popen(["vrun", "sh", "-c", "trap '' HUP TERM; echo ready; exec sleep 1000.25"])
+    own = f"1000.{os.getpid()}"
+    p = cloud.popen(["vrun", "sh", "-c", f"trap '' HUP TERM; echo ready; exec sleep {own}"])
     assert read_line(p) == b"ready"
     p.kill()
     p.wait()
     wait_for("the end of the task", lambda: subprocess.run(
-        ["pgrep", "-f", "^sleep 1000.25$"], stdout=subprocess.DEVNULL, check=False).returncode == 1)
+        ["pgrep", "-f", f"^sleep {own}$"], stdout=subprocess.DEVNULL, check=False).returncode == 1)
 
 
 def test_stop_and_continue(cloud):

@@ -130,10 +130,10 @@ def test_a_forwarded_port(cloud, ssh):
     p = cloud.popen(["ssh", "-F", str(ssh.config), "-L", f"{port}:127.0.0.1:4242", "virga.fwd", f'python3 -c "{server}"'])
     try:
         assert p.stdout.readline() == b"ready\n", p.stderr.read()
-        with socket.create_connection(("127.0.0.1", port), 10) as c:
+        with socket.create_connection(("127.0.0.1", port), 60) as c:
             c.sendall(b"inside")
             assert c.makefile("rb").read() == b"from inside"
-        assert p.wait(30) == 0
+        assert p.wait(60) == 0
     finally:
         p.kill()
         p.communicate()
@@ -155,7 +155,7 @@ def test_what_is_left_running_outlives_its_connection_as_editors_servers_do(clou
     ssh.run("virga.left", "kill $(cat /tmp/server)", check=0)
     # Several channels over one connection.
     control = f"{cloud.work}/mux"
-    one = ["-o", f"ControlPath={control}", "-o", "ControlMaster=auto", "-o", "ControlPersist=20"]
+    one = ["-o", f"ControlPath={control}", "-o", "ControlMaster=auto", "-o", "ControlPersist=120"]
     assert [ssh.out(*one, "virga.left", f"echo {i}") for i in range(3)] == ["0\n", "1\n", "2\n"]
     ssh.run(*one, "-O", "exit", "virga.left", check=0)
 
@@ -166,7 +166,7 @@ def test_two_connections_share_a_session_and_leave_nothing_of_theirs(cloud, ssh)
     assert ssh.out("virga.two", "echo second > /tmp/shared; echo ok") == "ok\n"
     first.stdin.write(b"first\n")
     first.stdin.flush()
-    assert first.communicate(timeout=30)[0] == b"first\n" and first.returncode == 0
+    assert first.communicate(timeout=60)[0] == b"first\n" and first.returncode == 0
     assert ssh.out("virga.two", "cat /tmp/shared") == "second\n"
     left = wait_for("what belongs to connections to go", lambda: (
         got := cloud.out("vrun", "-s", "two", "sh", "-c", "cd /dev/shm/.virga-ssh-*; ls").split()) == ["host"] and got)

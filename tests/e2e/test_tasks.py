@@ -362,9 +362,12 @@ def test_no_input_option(cloud):
 
 
 def test_watch_prints_changes(cloud):
+    first = detach(cloud, "sleep", "600", options=("-n", "watched-first"))
     p = cloud.popen(["virga", "task", "watch", "-o", "json"])
+    assert p.stdout.readline(), p.stderr.read()  # of the first: it watches now
     task = detach(cloud, "true", options=("-n", "watched"))
     cloud.virga("task", "wait", task)
+    cloud.virga("task", "cancel", first, check=0)
     seen = []
     while not seen or seen[-1] != "succeeded":
         line = json.loads(p.stdout.readline())

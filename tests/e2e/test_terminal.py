@@ -216,7 +216,7 @@ def test_top(open_terminal):
 
 @needs("tmux")
 def test_tmux(open_terminal, cloud):
-    t = open_terminal("tmux", "-L", "virga-test", "-f", "/dev/null", "new-session", "sh -c 'echo in''side; read x'")
+    t = open_terminal("tmux", "-L", f"virga-test-{os.getpid()}", "-f", "/dev/null", "new-session", "sh -c 'echo in''side; read x'")
     t.expect("inside")
     t.send("\r")
     t.expect("exited")

@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 import termios
 import time
+import weakref
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,6 +139,8 @@ def cloud_tag(home):
 class Cloud:
     """A cloud of one machine with a home of its own."""
 
+    made = weakref.WeakSet()  # for whoever tells why a test failed
+
     def __init__(self, config=None, env=None):
         # Short: a unix socket's path has room for 107 bytes.
         self.home = Path(tempfile.mkdtemp(prefix="vg-", dir="/tmp"))
@@ -149,6 +152,7 @@ class Cloud:
         self.tag = cloud_tag(self.home)
         if config:
             (self.home / "config.yaml").write_text(config)
+        Cloud.made.add(self)
 
     # ------------------------------------------------------------------ running things
 
@@ -209,11 +213,11 @@ class Cloud:
     def pid(self, which):
         return read_pid(self.home / {"virgad": "control/pid", "agent": "node/pid", "up": "up.pid"}[which])
 
-    def logs(self):
+    def logs(self, lines=30):
         parts = []
-        for path in sorted((self.home / "log").glob("*.log")):
-            lines = path.read_text(errors="replace").splitlines()[-30:]
-            parts.append(f"--- {path.name}\n" + "\n".join(lines))
+        for path in [*sorted((self.home / "log").glob("*.log")), *self.home.glob("agent.out")]:
+            lines_of = path.read_text(errors="replace").splitlines()[-lines:]
+            parts.append(f"--- {path.name}\n" + "\n".join(lines_of))
         return "\n".join(parts)
 
     def remove(self):
