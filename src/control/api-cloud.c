@@ -249,8 +249,7 @@ void vg_api_session_end(struct vg_call *call) {
                       name);
         return;
     }
-    if (strcmp(s->user, call->user->name) != 0)
-        vg_audit(call, "session %s ended", s->key);
+    vg_audit(call, "session %s ended", s->key);
     struct vg_nodelink *a = vg_nodelink_get(c, s->node);
     if (a && a->peer) {
         VG_ENVELOPE(env);

@@ -203,6 +203,7 @@ void vg_api_cert_renew(struct vg_call *call) {
     }
     a->node->cert_expires_usec = vg_wall_usec() + c->conf.node_cert_usec;
     vg_persist_node(a, VG_STORE_LAZY);
+    vg_audit_note(c, "", call->peer->who.from, "node %s: certificate renewed", a->node->name);
     VG_ENVELOPE(env);
     Vg__Pb__CertOk ok = VG__PB__CERT_OK__INIT;
     ok.has_cert_pem = ok.has_ca_pem = 1;

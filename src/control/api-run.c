@@ -279,6 +279,7 @@ static void start_new(struct vg_call *call, struct vg_chan *ch, const struct vg_
         return;
     }
     f->owner = !j->task->spec->detached;
+    j->from = vg_strdup(call->peer->who.from);
     j->chan = *ch;
     j->held = m->resend && !call->ctl->settled && !vg_task_is_group(j->task);
     if (m->resend && !j->held && !vg_task_is_group(j->task))

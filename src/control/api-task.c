@@ -277,6 +277,17 @@ static void signal_members(struct vg_job *group, uint32_t sig, uint64_t grace_us
     }
 }
 
+/* What people do to their own tasks is in the audit log alone: there is much of it. */
+static void note_signal(const struct vg_call *call, const struct vg_task *t, uint32_t sig) {
+    char what[32] = "cancelled";
+    if (sig)
+        snprintf(what, sizeof what, "was sent signal %u", sig);
+    if (strcmp(t->user, call->user->name) != 0)
+        vg_audit(call, "task %016llx of user %s %s", (unsigned long long)t->id, t->user, what);
+    else
+        vg_audit_often(call, "task %016llx %s", (unsigned long long)t->id, what);
+}
+
 static int signal_job(struct vg_call *call, struct vg_job *j, struct vg_err *err) {
     const Vg__Pb__TaskSignal *m = call->env->task_signal;
     struct vg_task *t = j->task;
@@ -287,9 +298,11 @@ static int signal_job(struct vg_call *call, struct vg_job *j, struct vg_err *err
                           (unsigned long long)t->id, t->user);
     if (m->signal >= 65)
         return vg_err_set(err, VG_INVALID, "there is no signal %u", m->signal);
-    if (strcmp(t->user, call->user->name) != 0)
-        vg_audit(call, "task %016llx of user %s %s", (unsigned long long)t->id, t->user,
-                 m->signal ? "was sent a signal" : "cancelled");
+    if (m->signal && !vg_task_is_group(t) && (!t->attempt.node || !j->sent))
+        return vg_err_set(err, VG_CONFLICT,
+                          "task %016llx waits in the queue: 'virga task cancel' takes it out",
+                          (unsigned long long)t->id);
+    note_signal(call, t, m->signal);
     snprintf(why, sizeof why, "cancelled by %s", call->user->name);
     uint64_t grace = m->has_grace_usec ? m->grace_usec : VG_GRACE_USEC;
     if (m->signal == 0 && vg_task_is_ended(t)) /* its children have not */
@@ -298,16 +311,11 @@ static int signal_job(struct vg_call *call, struct vg_job *j, struct vg_err *err
         vg_job_cancel(j, grace, why);
     if (m->signal == 0)
         return 0;
-    if (vg_task_is_group(t)) {
+    if (vg_task_is_group(t))
         signal_members(j, m->signal, m->grace_usec);
-        return 0;
-    }
-    if (!t->attempt.node || !j->sent)
-        return vg_err_set(err, VG_CONFLICT,
-                          "task %016llx waits in the queue: 'virga task cancel' takes it out",
-                          (unsigned long long)t->id);
-    vg_nodelink_kill(call->ctl, t->attempt.node, t->id, t->attempt.number, m->signal, m->grace_usec,
-                     NULL);
+    else
+        vg_nodelink_kill(call->ctl, t->attempt.node, t->id, t->attempt.number, m->signal,
+                         m->grace_usec, NULL);
     return 0;
 }
 

@@ -146,13 +146,18 @@ int vg_key_make(struct vg_control *c, const struct vg_key_wish *w, vg_store_cb *
     if (w->most_usec && (!row.expires_usec || row.expires_usec > w->most_usec))
         row.expires_usec = w->most_usec;
     int r = vg_key_add(c, &row);
-    if (r >= 0) /* before the change: one transaction has both */
-        vg_audit_note(c, w->by, w->from, "token %s made for user %s%s%s", t.id, w->user,
-                      w->old ? ", in the place of " : "", w->old ? w->old->id : "");
+    vg_store_group_begin(c->store);
     if (r >= 0 && w->old)
         r = vg_store_del_token(c->store, w->old->id, NULL, NULL);
     if (r >= 0)
         r = vg_store_add_token(c->store, &row, cb, arg);
+    if (r >= 0 && w->login)
+        vg_audit_note(c, w->by, w->from, "login (%s) of user %s: token %s", w->login, w->user,
+                      t.id);
+    else if (r >= 0)
+        vg_audit_note(c, w->by, w->from, "token %s made for user %s%s%s", t.id, w->user,
+                      w->old ? ", in the place of " : "", w->old ? w->old->id : "");
+    vg_store_group_end(c->store);
     if (r < 0)
         vg_key_remove(c, t.id);
     else

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/util.h"
+#include "control/audit.h"
 #include "control/budget.h"
 #include "control/cost.h"
 #include "control/history.h"
@@ -146,6 +147,7 @@ static void on_housekeeping(uv_timer_t *t) {
     uint64_t now = vg_now_usec();
     vg_nodelinks_tick(c);
     vg_peers_tick(c);
+    vg_audit_refused_tick(c, false);
     vg_schedules_tick(c);
     give_memory_back(c);
     vg_webport_tick(c);
@@ -305,6 +307,7 @@ void vg_control_stop(struct vg_control *c, const char *why) {
         if (c->policy.eng)
             vg_policy_save(c);
         vg_persist_flush(c);
+        vg_audit_refused_tick(c, true);
         vg_store_flush(c->store);
     }
     vg_envs_stop(c);
@@ -360,6 +363,7 @@ void vg_control_done(struct vg_control *c) {
     vg_mlink_done(c);
     vg_envs_done(c);
     vg_keys_done(c);
+    free(c->refused);
     vg_secrets_done(c);
     vg_policy_close(&c->policy);
     vg_book_done(&c->book);

@@ -101,8 +101,9 @@ struct vg_control {
     bool place_again;
     bool stopping;
     bool write_armed;
-    struct vg_logins *logins; /* owned; NULL: nobody has logged in by the provider yet */
-    bool verifying;           /* the audit log is being walked */
+    struct vg_logins *logins;   /* owned; NULL: nobody has logged in by the provider yet */
+    bool verifying;             /* the audit log is being walked */
+    struct vg_refused *refused; /* owned; logins that failed lately (audit-refused.c); NULL: none */
 };
 
 struct vg_control_opts {

@@ -37,6 +37,8 @@ struct ask { /* in vg_envs.asked, by number */
     uint32_t req;  /* the peer's number */
     uint64_t task;
     char user[VG_TENANT_NAME_MAX + 1]; /* of a client's */
+    char from[64];
+    char note[240]; /* for the audit log, when it has been done; "": it changes nothing */
 };
 
 struct vg_envs {
@@ -85,6 +87,8 @@ static void tell(struct vg_envs *e, const struct ask *a, const Vg__Pb__Envelope 
     struct vg_peer *p;
     switch (a->kind) {
     case ASK_CLIENT:
+        if (!why && a->note[0])
+            vg_audit_note(c, a->user, a->from, "%s", a->note);
         p = vg_peer_find(c, a->peer);
         if (p) {
             Vg__Pb__Envelope env = *from;
@@ -441,6 +445,22 @@ static size_t asked_by(const struct vg_envs *e, const char *user) {
     return n;
 }
 
+/* What it will have done to the environments there are. */
+static void describe(const Vg__Pb__EnvReq *m, char *out, size_t n) {
+    static const char *const done[] = {[OP(SAVE)] = "saved",
+                                       [OP(REMOVE)] = "removed",
+                                       [OP(SHARE)] = "shared with team ",
+                                       [OP(UNSHARE)] = "no longer shared with team ",
+                                       [OP(COLLECT)] = ""};
+    const char *word = (size_t)m->op < VG_COUNT(done) ? done[m->op] : NULL;
+    bool team = m->op == OP(SHARE) || m->op == OP(UNSHARE);
+    if (m->op == OP(COLLECT))
+        snprintf(out, n, "environments: what nothing holds is cleared away");
+    else if (word)
+        snprintf(out, n, "environment %.100s %s%.64s", m->ref ? m->ref : "", word,
+                 team && m->team ? m->team : "");
+}
+
 void vg_api_env(struct vg_call *call) {
     struct vg_err err = VG_ERR_INIT;
     Vg__Pb__EnvReq m = *call->env->env;
@@ -471,12 +491,6 @@ void vg_api_env(struct vg_call *call) {
                       m.team ? m.team : "");
         return;
     }
-    if (m.op == OP(SHARE) || m.op == OP(UNSHARE) || m.op == OP(REMOVE))
-        vg_audit(call, "environment %.100s: %s%.64s asked for", m.ref ? m.ref : "",
-                 m.op == OP(SHARE)     ? "share with "
-                 : m.op == OP(UNSHARE) ? "no longer share with "
-                                       : "removal",
-                 m.op != OP(REMOVE) && m.team ? m.team : "");
     if (m.stream && (vg_chan_take(&ch, call->peer, m.stream, 0, NULL, 0) < 0 ||
                      vg_chan_park(&ch, call->ctl->loop) < 0)) {
         vg_peer_error(call->peer, call->req, VG_LOST, "the request's stream cannot be had");
@@ -490,6 +504,8 @@ void vg_api_env(struct vg_call *call) {
         return;
     }
     snprintf(a->user, sizeof a->user, "%s", call->user->name);
+    snprintf(a->from, sizeof a->from, "%s", call->peer->who.from);
+    describe(&m, a->note, sizeof a->note);
     a->peer = call->peer->serial;
     a->req = call->req;
 }

@@ -78,6 +78,7 @@ void vg_job_free(struct vg_job *j) {
         vg_map_del(&j->ctl->idem, j->idem);
     free(j->idem);
     free(j->notice);
+    free(j->from);
     free(j->wiped);
     free(j->meter);
     free(j->gpu_use);

@@ -81,9 +81,10 @@ struct vg_job {
     char *wiped;            /* owned; lines: what was cleared away after it; NULL */
     struct vg_track *track; /* owned; what it used over time (series.c); NULL: nothing was told */
     bool idle_told;         /* that its GPUs are not used */
-    char *notice;           /* owned; what its owner should know while it runs; NULL */
-    bool owned;             /* counted in its owner's open_tasks */
-    bool seen;              /* scratch: named by the report that is being read */
+    char *from;   /* owned; where it was submitted, until that is in the audit log; NULL */
+    char *notice; /* owned; what its owner should know while it runs; NULL */
+    bool owned;   /* counted in its owner's open_tasks */
+    bool seen;    /* scratch: named by the report that is being read */
 };
 
 enum vg_follow_kind {

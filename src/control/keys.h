@@ -25,6 +25,7 @@ struct vg_key_wish {
     uint64_t ttl_usec;  /* 0: for ever */
     uint64_t most_usec; /* wall time that it does not see, whatever its life; 0: none */
     const char *by, *from;
+    const char *login; /* it is a login, by this way; NULL: it was asked for as a token */
 };
 /* Makes one, in memory and on its way to the store, and notes it; the caller wipes *ret. -ENOMEM,
    -ENOBUFS. */

@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "control/api.h"
+#include "control/audit.h"
 #include "control/jwt.h"
 #include "control/keys.h"
 #include "control/login-int.h"
@@ -117,8 +118,7 @@ static void fail(struct vg_login *l, const struct vg_err *err) {
 /* It has come to an end, and not to a good one. */
 static void end_badly(struct vg_login *l, const struct vg_err *err) {
     l->over = true;
-    /* Anybody may fail: that is not for a log which is kept for ever. */
-    vg_info("login from=%s failed: %s", l->from, err->msg);
+    vg_audit_refused(l->all->ctl, l->from, "provider", err->msg);
     fail(l, err);
 }
 
@@ -176,7 +176,8 @@ static int give_token(struct vg_login *l, const struct vg_user *u, struct vg_err
                                .scope = VG_SCOPE_ALL,
                                .ttl_usec = life_of(l),
                                .by = u->name,
-                               .from = l->from};
+                               .from = l->from,
+                               .login = "provider"};
     struct ready *r = vg_alloc(sizeof *r);
     struct vg_token t;
     vg_keys_drop_over(c, u->name);
@@ -209,10 +210,12 @@ static void believe(struct vg_login *l, const struct vg_err *trouble) {
         vg_idp_keys_then(l, believe);
         return;
     }
+    vg_store_group_begin(c->store); /* who he is now, and his token */
     if (r >= 0)
         r = vg_login_user(c, claims, l->from, &u, &err);
     if (r >= 0)
         r = give_token(l, u, &err);
+    vg_store_group_end(c->store);
     json_decref(claims);
     if (r < 0)
         end_badly(l, &err);

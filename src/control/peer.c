@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "control/api.h"
+#include "control/audit.h"
 #include "control/budget.h"
 #include "control/cost.h"
 #include "control/env.h"
@@ -193,6 +194,12 @@ struct vg_user *vg_peer_user(struct vg_peer *p, struct vg_err *err) {
 
 /* ------------------------------------------------------------------ messages */
 
+/* A token of a task that has ended is not somebody's try to come in. */
+static void not_let_in(const struct vg_peer *p, const char *how, const struct vg_err *err) {
+    if (!p->nested_node)
+        vg_audit_refused(p->ctl, p->who.from, how, err->msg);
+}
+
 static void on_hello(struct vg_peer *p, uint32_t req, const Vg__Pb__Hello *h) {
     struct vg_err err = VG_ERR_INIT;
     if (p->kind == VG_PEER_AGENT || p->who.user[0]) {
@@ -212,6 +219,7 @@ static void on_hello(struct vg_peer *p, uint32_t req, const Vg__Pb__Hello *h) {
     bool shown = !later && !p->unix_socket && !p->nested_node;
     if (!later && vg_who_settle(p->ctl, p, h->token, &err) < 0) {
         p->ctl->counts.logins_refused += shown;
+        not_let_in(p, h->token && *h->token ? "token" : "local", &err);
         vg_peer_fail(p, req, &err);
         vg_conn_close(p->conn);
         return;
@@ -267,6 +275,8 @@ static bool admit(struct vg_peer *p, const struct route *r, struct vg_call *call
         return false;
     }
     if (p->kind == VG_PEER_NEW && vg_who_settle(p->ctl, p, NULL, &err) < 0) {
+        if (p->unix_socket)
+            not_let_in(p, "local", &err);
         vg_peer_fail(p, call->req, &err);
         if (p->conn)
             vg_conn_close(p->conn);
@@ -316,10 +326,13 @@ static void hand_on(struct vg_peer *p, const Vg__Pb__Envelope *env, int *fds, si
                       VG_VERSION);
         return;
     }
-    struct vg_call call = {
-        .peer = p, .ctl = p->ctl, .env = env, .req = req, .fds = fds, .n_fds = n_fds};
+    struct vg_control *c = p->ctl;
+    struct vg_call call = {.peer = p, .ctl = c, .env = env, .req = req, .fds = fds, .n_fds = n_fds};
+    /* What one request changes, and that it was asked for, is one transaction. */
+    vg_store_group_begin(c->store);
     if (admit(p, &routes[i], &call))
         routes[i].handle(&call);
+    vg_store_group_end(c->store);
 }
 
 void vg_peer_ask(struct vg_peer *p, Vg__Pb__Envelope *env) {

@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "control/api.h"
+#include "control/audit.h"
 #include "control/family.h"
 #include "control/keys.h"
 #include "control/nodes.h"
@@ -38,12 +39,17 @@ static int write_job(struct vg_job *j, enum vg_store_sync sync, vg_store_cb *cb,
     struct vg_task_pack pack = {0};
     struct vg_task_row row;
     int r = vg_task_to_row(j->task, !j->stored, &pack, &row);
+    vg_store_group_begin(j->ctl->store);
     if (r >= 0)
         r = vg_store_put_task(j->ctl->store, &row, sync, cb, arg);
+    if (r >= 0 && !j->stored && j->from)
+        vg_audit_submitted(j);
+    vg_store_group_end(j->ctl->store);
     vg_task_pack_done(&pack);
     if (r < 0)
         return r;
     j->stored = true;
+    free(vg_take_ptr(j->from));
     vg_list_remove(&j->dirty);
     return 0;
 }

@@ -92,7 +92,7 @@ void vg_rest_go(struct vg_rest_call *call);
 int vg_rest_body(struct vg_rest_call *call, ProtobufCMessage **ret, struct vg_err *err);
 int vg_rest_query(struct vg_rest_call *call, ProtobufCMessage *m, struct vg_err *err);
 /* Notes it against the address; returns err->code. */
-int vg_rest_sign_in_failed(struct vg_rest_call *call, struct vg_err *err);
+int vg_rest_sign_in_failed(struct vg_rest_call *call, const char *how, struct vg_err *err);
 int vg_rest_settle(struct vg_rest_call *call, const char *token, struct vg_err *err);
 
 /* rest-answer.c */

@@ -87,7 +87,7 @@ static int settle_code(struct vg_rest_call *call, const char *text, struct vg_er
         vg_err_set(err, VG_UNAUTHENTICATED,
                    "this link was used already or is older than a minute: 'virga dashboard' makes "
                    "another");
-        return vg_rest_sign_in_failed(call, err);
+        return vg_rest_sign_in_failed(call, "link", err);
     }
     snprintf(who->user, sizeof who->user, "%s", code->user);
     snprintf(who->key, sizeof who->key, "%s", code->key);
@@ -166,7 +166,7 @@ static void stored(void *arg, int result) {
     free(b);
 }
 
-static void begin_session(struct vg_rest_call *call) {
+static void begin_session(struct vg_rest_call *call, const char *by) {
     struct vg_control *c = call->ctl;
     const struct vg_who *who = &call->peer->who;
     struct vg_err err = VG_ERR_INIT;
@@ -182,7 +182,8 @@ static void begin_session(struct vg_rest_call *call) {
                                      .ttl_usec = SESSION_SEC * VG_USEC,
                                      .most_usec = from ? from->expires_usec : 0,
                                      .by = who->user,
-                                     .from = call->req->peer};
+                                     .from = call->req->peer,
+                                     .login = by};
     int r = b ? vg_key_make(c, &wish, stored, b, &t) : -ENOMEM;
     if (r < 0) {
         free(b);
@@ -209,6 +210,7 @@ void vg_rest_login(struct vg_rest_call *call) {
                        : in->id                      ? in->id
                        : strncmp(in->token, "vg", 2) ? in->token
                                                      : NULL;
+    const char *by = code ? "link" : "token";
     if (r >= 0)
         r = code ? settle_code(call, code, &err) : vg_rest_settle(call, in->token, &err);
     if (r >= 0 && !vg_peer_user(call->peer, &err))
@@ -220,7 +222,7 @@ void vg_rest_login(struct vg_rest_call *call) {
     if (r < 0)
         vg_rest_fail(call, &err);
     else
-        begin_session(call);
+        begin_session(call, by);
 }
 
 static void ended(void *arg, int result) {
@@ -254,7 +256,12 @@ void vg_rest_logout(struct vg_rest_call *call) {
         vg_rest_fail(call, &err);
         return;
     }
-    vg_key_remove(c, k->id);
+    char id[sizeof k->id];
+    memcpy(id, k->id, sizeof id);
+    vg_audit_note(c, call->peer->who.user, call->req->peer, "logout of user %s: token %s",
+                  call->peer->who.user, id);
+    vg_key_remove(c, id);
+    vg_peers_cut(c, call->peer->who.user, id, call->peer); /* its streams and terminals */
 }
 
 /* ------------------------------------------------------------------ identity providers */

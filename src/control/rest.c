@@ -9,6 +9,7 @@
 #include "base/cleanup.h"
 #include "base/mem.h"
 #include "base/util.h"
+#include "control/audit.h"
 #include "control/rest-int.h"
 #include "control/rest-live.h"
 #include "control/webport.h"
@@ -133,12 +134,13 @@ int vg_rest_settle(struct vg_rest_call *call, const char *token, struct vg_err *
     if (r >= 0)
         call->peer->kind = VG_PEER_CLIENT;
     else
-        r = vg_rest_sign_in_failed(call, err);
+        r = vg_rest_sign_in_failed(call, call->by_cookie ? "session" : "token", err);
     return r;
 }
 
 /* Who guesses is slowed down; who knows is not kept waiting for him. */
-int vg_rest_sign_in_failed(struct vg_rest_call *call, struct vg_err *err) {
+int vg_rest_sign_in_failed(struct vg_rest_call *call, const char *how, struct vg_err *err) {
+    vg_audit_refused(call->ctl, call->req->peer, how, err->msg);
     call->ctl->counts.logins_refused++;
     call->wait_msec = vg_webport_limit_login(call->ctl, call->req->peer);
     if (!call->wait_msec)
@@ -389,7 +391,9 @@ void vg_rest_go(struct vg_rest_call *call) {
     } else if (route->special && !route->query && vg_rest_query(call, NULL, &err) < 0) {
         vg_rest_fail(call, &err);
     } else if (route->special) {
+        vg_store_group_begin(call->ctl->store);
         route->special(call);
+        vg_store_group_end(call->ctl->store);
     } else if (make_message(call, &m, &err) < 0) {
         vg_rest_fail(call, &err);
     } else {

@@ -99,10 +99,12 @@ static int make(struct vg_schedule *s, struct vg_err *err) {
         n.spec->has_made_by = 1;
         n.spec->made_by = s->id;
         struct vg_job *j = vg_submit_make(c, &n);
-        if (j)
+        if (j) {
+            j->from = vg_fmt("schedule %016llx", (unsigned long long)s->id);
             vg_submit_go(j);
-        else
+        } else {
             r = vg_err_sys(err, ENOMEM, "cannot make the task");
+        }
     }
     if (n.spec)
         vg__pb__task_spec__free_unpacked(n.spec, NULL);

@@ -1,5 +1,5 @@
-/* The audit log's chain and its reading. The writer computes hashes inside its own statement, so
-   that an entry and its place in the chain are one. */
+/* The audit log's chain and its reading. The writer adds number and hash to an entry inside its own
+   transaction, from the last entry that this sees: an entry and its place in the chain are one. */
 #include "store/audit.h"
 
 #include "base/cleanup.h"
@@ -8,11 +8,21 @@
 #include "store/read-internal.h"
 
 #include <openssl/evp.h>
+#include <pthread.h>
+#include <string.h>
 
 #define LIMIT_DEFAULT 100
 #define LIMIT_MAX 10000
 
 /* ------------------------------------------------------------------ the hash */
+
+/* One for all threads, looked up once: that costs more than hashing an entry. */
+static EVP_MD *sha256;
+static pthread_once_t sha256_once = PTHREAD_ONCE_INIT;
+
+static void sha256_fetch(void) {
+    sha256 = EVP_MD_fetch(NULL, "SHA256", NULL);
+}
 
 static int add_word(EVP_MD_CTX *md, const char *s, size_t n) {
     uint8_t len[4] = {(uint8_t)(n >> 24), (uint8_t)(n >> 16), (uint8_t)(n >> 8), (uint8_t)n};
@@ -28,8 +38,9 @@ static int add_number(EVP_MD_CTX *md, uint64_t v) {
 
 int vg_audit_hash(const uint8_t last[static VG_AUDIT_HASH], const struct vg_audit_words *w,
                   uint8_t ret[static VG_AUDIT_HASH]) {
+    pthread_once(&sha256_once, sha256_fetch);
     EVP_MD_CTX *md = EVP_MD_CTX_new();
-    int ok = md && EVP_DigestInit_ex(md, EVP_sha256(), NULL) &&
+    int ok = md && sha256 && EVP_DigestInit_ex(md, sha256, NULL) &&
              EVP_DigestUpdate(md, last, VG_AUDIT_HASH) && add_number(md, w->seq) &&
              add_number(md, w->when_usec) && add_word(md, w->who, w->n_who) &&
              add_word(md, w->what, w->n_what) && add_word(md, w->from, w->n_from) &&
@@ -38,23 +49,47 @@ int vg_audit_hash(const uint8_t last[static VG_AUDIT_HASH], const struct vg_audi
     return ok ? 0 : -EIO;
 }
 
-/* audit_hash(last, seq, when, who, what, from) for the writer's statement. */
-static void sql_hash(sqlite3_context *ctx, int n, sqlite3_value **v) {
-    uint8_t hash[VG_AUDIT_HASH];
-    struct vg_audit_words w = {.seq = (uint64_t)sqlite3_value_int64(v[1]),
-                               .when_usec = (uint64_t)sqlite3_value_int64(v[2]),
-                               .who = (const char *)sqlite3_value_text(v[3]),
-                               .what = (const char *)sqlite3_value_text(v[4]),
-                               .from = (const char *)sqlite3_value_text(v[5])};
-    (void)n;
-    w.n_who = (size_t)sqlite3_value_bytes(v[3]);
-    w.n_what = (size_t)sqlite3_value_bytes(v[4]);
-    w.n_from = (size_t)sqlite3_value_bytes(v[5]);
-    if (sqlite3_value_bytes(v[0]) != VG_AUDIT_HASH || !w.who || !w.what || !w.from ||
-        vg_audit_hash(sqlite3_value_blob(v[0]), &w, hash) < 0)
-        sqlite3_result_error(ctx, "the audit log's last entry has no hash", -1);
-    else
-        sqlite3_result_blob(ctx, hash, sizeof hash, SQLITE_TRANSIENT);
+/* ------------------------------------------------------------------ writing */
+
+static int read_tail(struct vg_store *s) {
+    int rc;
+    sqlite3_stmt *q = store_stmt(s, STMT_AUDIT_TAIL, &rc);
+    if (!q)
+        return rc;
+    s->tail.seq = 0;
+    memset(s->tail.hash, 0, sizeof s->tail.hash);
+    rc = sqlite3_step(q);
+    if (rc == SQLITE_ROW) {
+        struct vg_bytes hash = store_blob(q, 1);
+        s->tail.seq = store_u64(q, 0);
+        if (hash.len == VG_AUDIT_HASH)
+            memcpy(s->tail.hash, hash.data, VG_AUDIT_HASH);
+        rc = hash.len == VG_AUDIT_HASH ? SQLITE_DONE : SQLITE_CORRUPT;
+    }
+    sqlite3_reset(q);
+    s->tail.known = rc == SQLITE_DONE;
+    return s->tail.known ? SQLITE_OK : rc;
+}
+
+int store_audit_bind(struct vg_store *s, sqlite3_stmt *q, const struct op *op) {
+    int rc = s->tail.known ? SQLITE_OK : read_tail(s);
+    const struct val *v = op->val;
+    struct vg_audit_words w = {.seq = s->tail.seq + 1,
+                               .when_usec = (uint64_t)v[0].i,
+                               .who = v[1].p,
+                               .n_who = v[1].len,
+                               .what = v[2].p,
+                               .n_what = v[2].len,
+                               .from = v[3].p,
+                               .n_from = v[3].len};
+    if (rc == SQLITE_OK && vg_audit_hash(s->tail.hash, &w, s->tail.hash) < 0)
+        rc = SQLITE_ERROR;
+    if (rc == SQLITE_OK)
+        rc = sqlite3_bind_int64(q, 5, (sqlite3_int64)w.seq);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_bind_blob(q, 6, s->tail.hash, VG_AUDIT_HASH, SQLITE_STATIC);
+    s->tail.seq = w.seq;
+    return rc;
 }
 
 /* ------------------------------------------------------------------ entries of before */
@@ -113,10 +148,7 @@ static int is_unchained(sqlite3 *db, bool *ret) {
 
 int store_audit_init(sqlite3 *db, struct vg_err *err) {
     bool unchained = false;
-    int rc = sqlite3_create_function(db, "audit_hash", 6, SQLITE_UTF8 | SQLITE_DETERMINISTIC, NULL,
-                                     sql_hash, NULL, NULL);
-    if (rc == SQLITE_OK)
-        rc = is_unchained(db, &unchained);
+    int rc = is_unchained(db, &unchained);
     if (rc == SQLITE_OK && unchained) {
         rc = sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
         if (rc == SQLITE_OK)

@@ -6,6 +6,7 @@
 
    The queue and everything under `lock` is shared; `reader` belongs to the loop thread, `writer`
    and its statements to the writer thread (or to the loop, with inline_writes). */
+#include "store/audit.h"
 #include "store/store.h"
 
 #include <pthread.h>
@@ -34,6 +35,7 @@ struct op {
     int result;
     vg_store_cb *cb;
     void *arg;
+    bool begins;  /* a group, or is one alone */
     size_t bytes; /* of the whole piece */
     unsigned n;
     struct val val[];
@@ -50,6 +52,9 @@ struct vg_store {
     void *notify_arg;
 
     sqlite3 *reader;
+
+    unsigned groups;        /* open ones, one in another */
+    struct ops held, notes; /* of the outermost: changes, and entries of the audit log */
 
     pthread_mutex_t lock;
     pthread_cond_t wake; /* for the writer: more to do */
@@ -68,6 +73,11 @@ struct vg_store {
     sqlite3 *writer;
     sqlite3_stmt *stmt[N_STMTS];
     bool synced; /* the connection's mode: commits reach the disk */
+    struct {
+        bool known; /* in this transaction */
+        uint64_t seq;
+        uint8_t hash[VG_AUDIT_HASH];
+    } tail; /* the audit log's last entry */
 };
 
 static inline void ops_init(struct ops *l) {
@@ -105,13 +115,20 @@ static inline void ops_move(struct ops *to, struct ops *from) {
 /* op.c. Copies the values into an operation and queues it. */
 int store_queue(struct vg_store *s, enum stmt stmt, enum vg_store_sync sync, const struct val *val,
                 unsigned n, vg_store_cb *cb, void *arg);
+/* Lets the writer have what an open group holds so far. */
+void store_release(struct vg_store *s);
 
 /* writer.c. One pass: takes what is queued, executes it in one transaction, hands it back. */
 void store_pass(struct vg_store *s);
 void *store_writer_main(void *arg);
 /* 0 or -errno for a SQLite result code. */
 int store_errno(int rc);
-/* audit.c. What the writer's statements need; hashes for entries that have none yet. */
+/* audit.c. Hashes for entries that have none yet. */
 int store_audit_init(sqlite3 *db, struct vg_err *err);
+/* Binds the number and the hash of the entry that comes next, whose words are bound already; and
+   notes that it was written. SQLite's codes. */
+int store_audit_bind(struct vg_store *s, sqlite3_stmt *q, const struct op *op);
+/* The writer's statement, prepared when it is needed first. NULL: it cannot be; *rc says why. */
+sqlite3_stmt *store_stmt(struct vg_store *s, enum stmt which, int *rc);
 int store_open_db(const char *path, bool readonly, unsigned max_pages, sqlite3 **ret,
                   struct vg_err *err);

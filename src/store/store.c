@@ -103,6 +103,8 @@ int vg_store_open(const struct vg_store_opts *o, struct vg_store **ret, struct v
         return vg_err_sys(err, ENOMEM, "cannot open the database %s", o->path);
     ops_init(&s->queue);
     ops_init(&s->done);
+    ops_init(&s->held);
+    ops_init(&s->notes);
     init_locks(s);
     s->notify = o->notify;
     s->notify_arg = o->notify_arg;
@@ -130,6 +132,7 @@ static void cancel_rest(struct vg_store *s) {
 void vg_store_close(struct vg_store *s) {
     if (!s)
         return;
+    store_release(s);
     pthread_mutex_lock(&s->lock);
     s->closing = true; /* callbacks can queue nothing more */
     pthread_cond_signal(&s->wake);
@@ -160,13 +163,16 @@ void vg_store_dispatch(struct vg_store *s) {
     ops_move(&done, &s->done);
     pthread_mutex_unlock(&s->lock);
     for (struct op *op; (op = ops_pop(&done));) {
+        vg_store_group_begin(s);
         if (op->cb)
             op->cb(op->arg, op->result);
+        vg_store_group_end(s);
         free(op);
     }
 }
 
 int vg_store_flush(struct vg_store *s) {
+    store_release(s);
     pthread_mutex_lock(&s->lock);
     uint64_t ticket = ++s->flush_asked;
     pthread_cond_signal(&s->wake);
@@ -185,7 +191,7 @@ int vg_store_flush(struct vg_store *s) {
 size_t vg_store_backlog(const struct vg_store *s) {
     struct vg_store *m = (struct vg_store *)s;
     pthread_mutex_lock(&m->lock);
-    size_t n = s->queue.n;
+    size_t n = s->queue.n + s->held.n + s->notes.n;
     pthread_mutex_unlock(&m->lock);
     return n;
 }

@@ -150,8 +150,14 @@ int vg_store_del_outbox(struct vg_store *s, const char *id); /* lazy */
 /* Lazy, and replaces; goes with its task. */
 int vg_store_put_series(struct vg_store *s, uint64_t task, struct vg_bytes data);
 
-int vg_store_audit(struct vg_store *s,
-                   const struct vg_audit_row *row); /* lazy: retried until it is written */
+/* Lazy: retried until it is written; in a group with something that is not, like that. An entry is
+   left out when the store answers to one of its group's callbacks that it could not do what was
+   asked: what did not happen is not in the log. */
+int vg_store_audit(struct vg_store *s, const struct vg_audit_row *row);
+/* What is queued between these two is one transaction's, however the writer is just getting on.
+   Pairs may stand in pairs: the outermost counts. Callbacks of the store run in such a pair. */
+void vg_store_group_begin(struct vg_store *s);
+void vg_store_group_end(struct vg_store *s);
 /* Nothing is written: the callback runs when everything queued before it is, or has failed. */
 int vg_store_then(struct vg_store *s, vg_store_cb *cb, void *arg);
 int vg_store_put_meta(struct vg_store *s, const char *key, const char *value,

@@ -1,9 +1,11 @@
 /* The writer. A pass takes the whole queue and makes one transaction of it; the disk is synced when
    some operation of the batch asked for it (in WAL mode that sync covers all commits before it).
 
-   A statement that fails by itself (a constraint) fails alone. What fails the transaction (disk
-   full, I/O) rolls it back whole: COMMIT and DURABLE operations are told, LAZY ones go back to the
-   front of the queue in their order. Writer thread; with inline_writes the loop's. */
+   A statement that fails by itself (a constraint) fails alone, with the audit log's entries of its
+   group when somebody is told of the failure: what did not happen is not in the log. What fails the
+   transaction (disk full, I/O) rolls it back whole: COMMIT and DURABLE operations are told, LAZY
+   ones go back to the front of the queue in their order. Writer thread; with inline_writes the
+   loop's. */
 #include "base/cleanup.h"
 #include "base/fault.h"
 #include "base/util.h"
@@ -93,22 +95,30 @@ static int bind(sqlite3_stmt *q, const struct op *op) {
     return rc;
 }
 
+sqlite3_stmt *store_stmt(struct vg_store *s, enum stmt which, int *rc) {
+    sqlite3_stmt **q = &s->stmt[which];
+    *rc = *q ? SQLITE_OK
+             : sqlite3_prepare_v3(s->writer, statements[which].sql, -1, SQLITE_PREPARE_PERSISTENT,
+                                  q, NULL);
+    return *q;
+}
+
 static int execute(struct vg_store *s, struct op *op) {
-    sqlite3_stmt **q = &s->stmt[op->stmt];
-    int e = vg_fault("store/step"), rc = SQLITE_OK;
+    int e = vg_fault("store/step"), rc;
     if (e < 0)
         return e == -ENOSPC ? SQLITE_FULL : SQLITE_IOERR;
-    if (!*q)
-        rc = sqlite3_prepare_v3(s->writer, statements[op->stmt].sql, -1, SQLITE_PREPARE_PERSISTENT,
-                                q, NULL);
+    sqlite3_stmt *q = store_stmt(s, op->stmt, &rc);
     if (rc == SQLITE_OK)
-        rc = bind(*q, op);
+        rc = bind(q, op);
+    if (rc == SQLITE_OK && op->stmt == STMT_AUDIT_ADD)
+        rc = store_audit_bind(s, q, op);
     if (rc == SQLITE_OK)
-        rc = sqlite3_step(*q);
-    if (*q) {
-        sqlite3_reset(*q);
-        sqlite3_clear_bindings(*q);
+        rc = sqlite3_step(q);
+    if (q) {
+        sqlite3_reset(q);
+        sqlite3_clear_bindings(q);
     }
+    s->tail.known &= op->stmt != STMT_AUDIT_ADD || rc == SQLITE_DONE;
     if (rc == SQLITE_DONE || rc == SQLITE_ROW) {
         op->result = sqlite3_changes(s->writer);
         if (!op->result && statements[op->stmt].must)
@@ -133,10 +143,18 @@ static int set_mode(struct vg_store *s, const struct ops *batch) {
 
 static int transact(struct vg_store *s, const struct ops *batch) {
     int rc = set_mode(s, batch);
+    s->tail.known = false;
     if (rc == SQLITE_OK)
         rc = exec(s, "store/begin", "BEGIN IMMEDIATE");
-    for (struct op *op = batch->first; op && rc == SQLITE_OK; op = op->next)
-        rc = execute(s, op);
+    bool failed = false; /* something of this group */
+    for (struct op *op = batch->first; op && rc == SQLITE_OK; op = op->next) {
+        failed &= !op->begins;
+        if (failed && op->stmt == STMT_AUDIT_ADD)
+            op->result = -ECANCELED;
+        else
+            rc = execute(s, op);
+        failed |= op->cb && op->result < 0;
+    }
     if (rc == SQLITE_OK)
         rc = exec(s, "store/commit", "COMMIT");
     if (!sqlite3_get_autocommit(s->writer))
