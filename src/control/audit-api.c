@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "control/api.h"
+#include "control/persist.h"
 #include "store/audit.h"
 
 #include <stdio.h>
@@ -206,6 +207,7 @@ void vg_api_audit_list(struct vg_call *call) {
         a->ctl = call->ctl;
         a->peer = call->peer->serial;
         a->req = call->req;
+        vg_persist_flush(call->ctl); /* tasks are noted with their rows, which are written behind */
         r = vg_store_then(call->ctl->store, on_written, a);
         if (r < 0)
             vg_err_sys(&err, r, "cannot read the audit log");

@@ -174,11 +174,17 @@ static void on_housekeeping(uv_timer_t *t) {
 
 static void on_signal(uv_signal_t *h, int signum) {
     struct vg_err err = VG_ERR_INIT;
+    struct vg_control *c = h->data;
     char text[512];
-    if (signum != SIGHUP)
-        vg_control_stop(h->data, strsignal(signum));
-    else if (vg_policy_reload(h->data, text, sizeof text, &err) < 0)
+    if (signum != SIGHUP && !c->stopping) {
+        vg_audit_as(c, "", "shutdown: %s", strsignal(signum));
+        vg_control_stop(c, strsignal(signum));
+    } else if (signum == SIGHUP && vg_policy_reload(c, text, sizeof text, &err) < 0) {
+        vg_audit_as(c, "", "configuration: refused: %s", err.msg);
         vg_error("the configuration was not read again: %s", err.msg);
+    } else if (signum == SIGHUP) {
+        vg_audit_as(c, "", "configuration: %s", text);
+    }
 }
 
 static void start_handles(struct vg_control *c) {

@@ -8,7 +8,8 @@ struct setting {
     struct vg_list link;
     struct vg_later *later;
     char *scope, *name, *user; /* owned */
-    uint8_t *value;            /* owned, locked */
+    char from[64];
+    uint8_t *value; /* owned, locked */
     size_t len;
 };
 
@@ -17,6 +18,7 @@ struct rotation {
     uint64_t peer;
     uint32_t req;
     char *user; /* owned */
+    char from[64];
     size_t in_store, sealed, stuck;
     int failed; /* -errno of the store */
 };

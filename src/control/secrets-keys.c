@@ -196,7 +196,7 @@ static void rotated(struct vg_control *c, const struct vg_err *err) {
         vg_peer_fail(p, t->req, err);
     else if (p)
         vg_peer_ok(p, t->req, text);
-    vg_audit_as(c, t->user, "master key rotated: %s", err ? err->msg : text);
+    vg_audit_note(c, t->user, t->from, "master key rotated: %s", err ? err->msg : text);
     free(t->user);
     free(t);
 }
@@ -297,8 +297,9 @@ void vg_api_secret_rotate(struct vg_call *call) {
     }
     *t = (struct rotation){
         .ctl = call->ctl, .peer = call->peer->serial, .req = call->req, .user = user};
+    snprintf(t->from, sizeof t->from, "%s", call->peer->who.from);
     x->rotation = t;
-    vg_audit(call, "rotation of the master key begun");
+    vg_info("rotation of the master key begun by %s", t->user); /* its end is in the audit log */
     vg_map_for_each (it, &x->map) {
         ((struct vg_secret *)it->value)->stuck = false;
     }

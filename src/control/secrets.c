@@ -202,7 +202,12 @@ void secrets_set_now(struct vg_control *c, struct setting *g) {
         s->version = old ? old->version + 1 : 1;
         secrets_seal(x->ring, s, g->value, g->len);
     }
-    if (!s || secrets_store(c, s, vg_later_stored, g->later) < 0) {
+    vg_store_group_begin(c->store);
+    int r = s ? secrets_store(c, s, vg_later_stored, g->later) : -ENOMEM;
+    if (r >= 0)
+        vg_audit_note(c, g->user, g->from, "secret %s of %s set", g->name, g->scope);
+    vg_store_group_end(c->store);
+    if (r < 0) {
         secret_free(s);
         vg_err_sys(&err, ENOMEM, "cannot store the secret");
         secrets_setting_failed(c, g, &err);
@@ -231,6 +236,7 @@ static struct setting *setting_new(struct vg_call *call, const char *scope, cons
         return NULL;
     }
     memcpy(g->value, value->data, value->len);
+    snprintf(g->from, sizeof g->from, "%s", call->peer->who.from);
     return g;
 }
 
@@ -270,8 +276,6 @@ void vg_api_secret_set(struct vg_call *call) {
     struct setting *g = r >= 0 ? setting_new(call, scope, m->name, &m->value) : NULL;
     if (m->value.len)
         sodium_memzero(m->value.data, m->value.len);
-    if (g)
-        vg_audit(call, "secret %s of %s set", m->name, scope);
     if (!g) {
         if (r >= 0)
             vg_err_sys(&err, ENOMEM, "cannot take the secret");

@@ -2,6 +2,7 @@
 #include "control/users.h"
 
 #include "base/util.h"
+#include "control/audit.h"
 #include "control/who.h"
 
 #include <string.h>
@@ -64,6 +65,7 @@ int vg_users_for_account(struct vg_control *c, const struct vg_account *a, bool 
     if (r < 0)
         return r;
     u = vg_tenants_user(&c->tenants, a->name);
+    bool known = u != NULL;
     if (u)
         r = bind_uid(c, u, a, err);
     else
@@ -74,7 +76,13 @@ int vg_users_for_account(struct vg_control *c, const struct vg_account *a, bool 
         return r;
     if (admin)
         u->role = VG_ROLE_ADMIN;
+    vg_store_group_begin(c->store);
     vg_users_store(c, u, NULL, NULL);
+    vg_audit_note(c, u->name, "local",
+                  known ? "user %s: account %u of this machine, %s"
+                        : "user %s added: account %u of this machine, %s",
+                  u->name, (unsigned)a->uid, vg_role_name(u->role));
+    vg_store_group_end(c->store);
     *ret = u;
     return 0;
 }

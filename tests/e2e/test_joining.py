@@ -4,7 +4,7 @@ import subprocess
 import time
 
 import pytest
-from virga import WAIT_S, Cloud, wait_for
+from virga import WAIT_S, Cloud, noted, wait_for
 
 LIFE_S = 6
 CONFIG = f"""
@@ -80,7 +80,9 @@ def join(cloud, node, token=None):
 
 
 def test_certificates_are_renewed_while_tasks_run(cloud, node):
+    before = len(noted(cloud, "node far joined"))
     join(cloud, node)
+    assert len(noted(cloud, "node far joined")) == before + 1
     task = cloud.out("vrun", "-d", "--pool", "far", "sh", "-c", "while :; do sleep 0.2; done")
     seen = {node.certificate()}
     end = time.monotonic() + 10 * LIFE_S
@@ -88,6 +90,7 @@ def test_certificates_are_renewed_while_tasks_run(cloud, node):
         seen.add(node.certificate())
         time.sleep(0.05)
     assert len(seen) >= 4, node.said()
+    assert len(noted(cloud, "node far: certificate renewed")) >= 3
     assert cloud.task(task)["state"] == "running"
     assert cloud.task(task)["attempt"] == 1
     assert cloud.vrun("--pool", "far", "echo", "still here", check=0).stdout == b"still here\n"

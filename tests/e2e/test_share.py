@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from conftest import close_cloud
 from simulated import FOLDER, GIB, MIB, OWN, PROGRAMS, Driver
-from virga import LONG, Cloud, wait_for
+from virga import LONG, Cloud, noted, wait_for
 
 CONFIG = """
 lease: 20s
@@ -328,6 +328,7 @@ def test_memory_is_changed_under_a_running_task(cloud, driver, one_card):
     assert has() == (4096, 4 * GIB)
     task = next(t["id"] for t in cloud.json("task", "list") if t["name"] == "grows")
     cloud.virga("task", "share", task, "--gpu-mem", "6G", check=0)
+    assert len(noted(cloud, task + ": share")) == 1
     wait_for("its new share", lambda: has() == (6144, 6 * GIB))
     cloud.virga("task", "share", task, "--gpu-mem", "1G", check=0)
     wait_for("a smaller one", lambda: has() == (1024, GIB))

@@ -59,6 +59,12 @@ def wait_for(what, condition, seconds=WAIT_S):
         time.sleep(0.02)
 
 
+def noted(cloud, text="", after=0):
+    """What the audit log has of it, newest first; the program's answer has all that was done before it was asked."""
+    found = cloud.json("audit", "list", "--limit", "1000", *(["--search", text] if text else []))["audit"]
+    return [e for e in found if e["seq"] > after]
+
+
 def read_bytes(path):
     try:
         with open(path, "rb") as f:

@@ -304,7 +304,7 @@ static const struct {
     enum who who;
     unsigned scope;
 } requests[] = {
-#define ACCESS(name, who, scope, what, of) {BODY(name), who, VG_SCOPE_##scope},
+#define ACCESS(name, who, scope, audit, what, of) {BODY(name), who, VG_SCOPE_##scope},
 #include "control/access.tbl"
 #undef ACCESS
 };
@@ -436,4 +436,23 @@ Test(access, the_table_names_every_request) {
         cr_expect(named || try(&w, token, (int)id) == VG_UNSUPPORTED, "%s has no line",
                   d->fields[i].name);
     }
+}
+
+static int count_shutdowns(void *arg, const struct vg_audit_row *row) {
+    *(int *)arg += strcmp(row->what, "shutdown") == 0 && strcmp(row->who, "root") == 0;
+    return 0;
+}
+
+/* No command asks for it; everything else that is noted is counted by tests/e2e/test_audit_walk.py.
+ */
+Test(access, who_stops_the_control_plane_is_in_the_audit_log) {
+    int n = 0;
+    Vg__Pb__Empty e = VG__PB__EMPTY__INIT;
+    ENV(down, SHUTDOWN, shutdown, &e);
+    side_send(&root, &down, NULL, 0);
+    while (!w.c.stopping)
+        uv_run(&w.loop, UV_RUN_ONCE);
+    cr_assert_eq(vg_store_load_audit(w.c.store, &(struct vg_audit_filter){0}, count_shutdowns, &n),
+                 0);
+    cr_assert_eq(n, 1);
 }

@@ -1,5 +1,6 @@
 /* The audit log: a chain that shows what was done to it, and pages of it. */
 #include "base/cleanup.h"
+#include "base/fault.h"
 #include "base/util.h"
 #include "store-helpers.h"
 #include "store/audit.h"
@@ -159,4 +160,74 @@ Test(audit, what_waits_for_the_store_comes_after_what_was_queued) {
         vg_store_flush(s);
     cr_assert_geq(told[0], 0);
     cr_assert_eq(look(NULL).entries, 10);
+}
+
+static uint64_t entries(void) {
+    return look(NULL).entries;
+}
+
+static void note_one(const char *what) {
+    struct vg_audit_row row = {.when_usec = 1, .who = "ann", .what = what, .from = "local"};
+    cr_assert_eq(vg_store_audit(s, &row), 0);
+}
+
+/* The writer is not held: it takes whatever it finds. */
+Test(audit, what_is_queued_together_is_written_together) {
+    struct vg_org_row org = {.name = "acme", .created_usec = 1};
+    int told[2] = {0};
+    uint64_t before = entries();
+    vg_store_group_begin(s);
+    note_one("organisation acme added"); /* first, but it is written after the change */
+    cr_assert_eq(vg_store_put_org(s, &org, helper_note, told), 0);
+    vg_store_group_begin(s);
+    note_one("and another");
+    vg_store_group_end(s);
+    cr_assert_eq(vg_store_backlog(s), 3, "the writer has seen nothing of it");
+    vg_store_group_end(s);
+    vg_store_flush(s);
+    cr_assert_eq(told[1], 1);
+    cr_assert_eq(entries(), before + 2);
+}
+
+Test(audit, what_did_not_happen_is_not_in_the_log) {
+    struct vg_user_row user = {.name = "bob", .team = "main", .role = "member", .slot = 7};
+    int first[2] = {0}, second[2] = {0};
+    uint64_t before = entries();
+    cr_assert_eq(vg_store_add_user(s, &user, helper_note, first), 0);
+    vg_store_group_begin(s);
+    cr_assert_eq(vg_store_add_user(s, &user, helper_note, second), 0);
+    note_one("user bob added");
+    vg_store_group_end(s);
+    note_one("something else, in a group of its own");
+    vg_store_flush(s);
+    cr_assert_geq(first[0], 0);
+    cr_assert_eq(second[0], -EEXIST);
+    cr_assert_eq(entries(), before + 1);
+    cr_assert_eq(look(NULL).broken, 0);
+}
+
+/* A full disk: who waits is told, and the entry goes with him; who does not, stays in the queue. */
+Test(audit, a_transaction_that_fails_takes_its_entries_along) {
+    struct vg_org_row org = {.name = "acme", .created_usec = 1};
+    int told[2] = {0};
+    vg_store_close(s);
+    s = helper_open(dir, &(struct vg_store_opts){.inline_writes = true});
+    uint64_t before = entries();
+    vg_fault_arm(1, ENOSPC, "store/commit");
+    vg_store_group_begin(s);
+    cr_assert_eq(vg_store_put_org(s, &org, helper_note, told), 0);
+    note_one("organisation acme added");
+    vg_store_group_end(s);
+    vg_store_flush(s);
+    cr_assert(vg_fault_disarm());
+    cr_assert_eq(told[0], -ENOSPC);
+    cr_assert_eq(entries(), before);
+    vg_fault_arm(1, ENOSPC, "store/commit");
+    note_one("by itself");
+    vg_store_flush(s);
+    cr_assert(vg_fault_disarm());
+    cr_assert_eq(entries(), before);
+    vg_store_flush(s);
+    cr_assert_eq(entries(), before + 1, "retried until it is written");
+    cr_assert_eq(look(NULL).broken, 0);
 }
