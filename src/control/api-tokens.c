@@ -53,12 +53,24 @@ static int check_owner(struct vg_call *call, const struct vg_key_wish *w, struct
     return 0;
 }
 
+/* UINT64_MAX: for ever. */
+static uint64_t life_usec(const struct vg_apikey *k) {
+    return k->expires_usec ? k->expires_usec - k->created_usec : UINT64_MAX;
+}
+
 /* A token makes none that may do more than itself; one that follows itself needs no other right. */
 static int check_scope(const struct vg_call *call, const struct vg_key_wish *w,
                        struct vg_err *err) {
     const struct vg_who *who = &call->peer->who;
     bool itself = w->old && strcmp(w->old->id, who->key) == 0;
-    if (itself || who->scope == VG_SCOPE_ALL)
+    if (who->scope == VG_SCOPE_ALL)
+        return 0;
+    /* Or whoever found it would have it for ever. */
+    if (itself && !(who->scope & VG_SCOPE_ADMIN) && w->ttl_usec > life_usec(w->old))
+        return vg_err_set(err, VG_FORBIDDEN,
+                          "a token without the scope 'admin' is followed by one that lives as long "
+                          "as itself: leave out --ttl, or say less");
+    if (itself)
         return 0;
     if (!(who->scope & VG_SCOPE_ADMIN))
         return vg_err_set(err, VG_FORBIDDEN,
@@ -94,6 +106,11 @@ static int follow(struct vg_call *call, const Vg__Pb__TokenReq *m, struct vg_key
         return vg_err_set(err, VG_NOT_FOUND,
                           "there is no token '%.32s' of yours: 'virga token list' shows them",
                           m->replaces);
+    /* It ends with the token that it was begun with; one in its place would not. */
+    if (vg_key_is_session(k))
+        return vg_err_set(err, VG_INVALID,
+                          "a browser's session is not followed by a token: 'virga token create' "
+                          "makes one");
     if (m->n_scope || (m->user && *m->user))
         return vg_err_set(err, VG_INVALID,
                           "a token that follows another is its owner's, with the same scopes");

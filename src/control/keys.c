@@ -91,6 +91,11 @@ void vg_key_session_name(const char *key, char out[static VG_KEY_SESSION_MAX]) {
     snprintf(out, VG_KEY_SESSION_MAX, VG_KEY_SESSION "%s%.16s", key ? " " : "", key ? key : "");
 }
 
+bool vg_key_is_session(const struct vg_apikey *k) {
+    static const char head[] = VG_KEY_SESSION " ";
+    return strncmp(k->name, head, sizeof head - 1) == 0 && strlen(k->name) == sizeof head - 1 + 16;
+}
+
 void vg_keys_end_sessions(struct vg_control *c, const char *user, const char *key) {
     char name[VG_KEY_SESSION_MAX];
     vg_key_session_name(key, name);

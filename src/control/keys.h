@@ -37,6 +37,8 @@ void vg_key_remove(struct vg_control *c, const char *id);
 #define VG_KEY_SESSION "browser"
 #define VG_KEY_SESSION_MAX 32
 void vg_key_session_name(const char *key, char out[static VG_KEY_SESSION_MAX]);
+/* Whether it is one that was begun with a token. */
+bool vg_key_is_session(const struct vg_apikey *k);
 /* What was begun with that token, from the store, too. */
 void vg_keys_end_sessions(struct vg_control *c, const char *user, const char *key);
 /* Those of this user that have expired, from the store, too. */

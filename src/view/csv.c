@@ -5,18 +5,26 @@
 #include <stdbool.h>
 #include <string.h>
 
+/* Spreadsheets calculate what begins so. Labels are anybody's words: they are shown, not done. */
+static bool is_formula(const char *s) {
+    return *s && strchr("=+-@\t\r", *s);
+}
+
 static int csv_text(struct vg_buf *b, const char *s) {
+    const char *mark = is_formula(s) ? "'" : "";
     if (!s[strcspn(s, ",\"\r\n")])
-        return vg_buf_printf(b, "%s", s);
-    int r = vg_buf_append(b, "\"", 1);
+        return vg_buf_printf(b, "%s%s", mark, s);
+    int r = vg_buf_printf(b, "\"%s", mark);
     for (; *s && r >= 0; s++)
         r = vg_buf_append(b, *s == '"' ? "\"\"" : s, *s == '"' ? 2 : 1);
     return r < 0 ? r : vg_buf_append(b, "\"", 1);
 }
 
-/* A list inside a cell is written with spaces between its elements. */
-static int csv_cell(struct vg_buf *b, const json_t *v) {
+/* A list inside a cell is written with spaces between its elements, labels as KEY=VALUE. */
+static int csv_cell(struct vg_buf *b, json_t *v) {
     struct vg_buf all = {0};
+    const char *key;
+    json_t *one;
     int r = 0;
     if (json_is_string(v))
         return csv_text(b, json_string_value(v));
@@ -27,6 +35,11 @@ static int csv_cell(struct vg_buf *b, const json_t *v) {
     for (size_t i = 0; i < json_array_size(v) && r >= 0; i++) {
         const char *s = json_string_value(json_array_get(v, i));
         r = vg_buf_printf(&all, "%s%s", i ? " " : "", s ? s : "");
+    }
+    json_object_foreach(v, key, one) {
+        const char *s = json_string_value(one);
+        if (r >= 0)
+            r = vg_buf_printf(&all, "%s%s=%s", vg_buf_len(&all) ? " " : "", key, s ? s : "");
     }
     if (r >= 0 && vg_buf_len(&all))
         r = vg_buf_append(&all, "", 1) < 0 ? -ENOMEM : csv_text(b, (const char *)vg_buf_data(&all));

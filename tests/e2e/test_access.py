@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from remote import Remote, token_for
+from rest import rest_of
 from virga import ROOT, wait_for
 
 ACTS = "see-team run end-team manage-team see-all end-all manage-nodes manage-users manage-money see-audit".split()
@@ -114,6 +115,23 @@ def test_a_token_makes_none_that_may_do_more(cloud, people, tmp_path):
     made = boss.virga("token", "create", check=0).stdout.decode()[4:20]
     assert next(t for t in boss.json("token", "list") if t["id"] == made)["scopes"] == ["admin"]
     assert "read, run" in boss.refused("token", "create", "--scope", "everything")
+
+
+def test_who_finds_a_token_cannot_make_it_last(cloud, people, tmp_path):
+    """Rotating needs no scope, so it must not give a longer life; nor may a session outlive the token that it was begun with."""
+    token = token_for(cloud, "root", "--scope", "read", "--ttl", "1h")
+    found = Remote(cloud, tmp_path / "found", token)
+    assert "as long" in found.refused("token", "rotate", "--ttl", "2h")
+    web = rest_of(cloud, token)
+    web.token = None
+    signed_in = web.post("/login", {"token": token}, status=200)
+    web.cookie = signed_in.headers["Set-Cookie"].split(";")[0]
+    session = web.cookie.split("_")[1]
+    kept = web.post("/tokens", {"replaces": session, "name": "mine"}, headers={"Origin": web.url}, status=400)
+    assert "browser" in kept.json["detail"]
+    found.virga("token", "rotate", "--ttl", "30m", check=0)
+    row = next(t for t in cloud.json("token", "list") if t["id"] == (found.home / "client").read_text().split("vgt_")[1][:16])
+    assert row["expires_usec"] - row["created_usec"] == 1800 * 10**6
 
 
 def test_teams_and_organisations_go_when_they_are_empty(cloud, people):

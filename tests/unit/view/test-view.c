@@ -1,4 +1,5 @@
 /* Tables of JSON members: each line means something, and what is shown is what programs rely on. */
+#include "view/csv.h"
 #include "view/image.h"
 #include "view/views.h"
 
@@ -246,4 +247,32 @@ Test(view, an_image_s_user_is_a_number_or_root) {
     cr_expect_lt(vg_image_user("www-data", &uid, &gid, &err), 0);
     cr_expect_lt(vg_image_user("1:4294967296", &uid, &gid, &err), 0);
     cr_expect(strstr(err.msg, "only numbers and root"));
+}
+
+/* ------------------------------------------------------------------ CSV */
+
+static void expect_csv(json_t *row, const char *want) {
+    struct vg_buf b = {0};
+    json_t *rows = json_pack("[o]", row);
+    cr_assert_geq(vg_csv_rows(&b, rows, false), 0);
+    cr_assert_geq(vg_buf_append(&b, "", 1), 0);
+    cr_expect_str_eq((const char *)vg_buf_data(&b), want);
+    vg_buf_done(&b);
+    json_decref(rows);
+}
+
+Test(view, csv_gives_spreadsheets_nothing_to_calculate) {
+    static const char *const words[] = {"=cmd|' /C calc'!A0", "+1", "-1", "@SUM(1)", "\tx"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        char want[64];
+        snprintf(want, sizeof want, "'%s,%lld\r\n", words[i], -5LL);
+        expect_csv(json_pack("{s:s, s:i}", "a", words[i], "b", -5), want);
+    }
+    expect_csv(json_pack("{s:s}", "a", "=1,2"), "\"'=1,2\"\r\n");
+    expect_csv(json_pack("{s:s}", "a", "a=1-2"), "a=1-2\r\n");
+}
+
+Test(view, csv_has_labels) {
+    expect_csv(json_pack("{s:{s:s, s:s}, s:[s]}", "labels", "k", "v", "q", "=w", "key", "-x"),
+               "k=v q==w,'-x\r\n");
 }
