@@ -3,6 +3,8 @@
    for a grace period on the whole machine, so only init moves, once, ahead of need (v1); on v2 it
    is born inside. On v1 all sandboxes without extra devices share one devices group ("base").
 
+   Opening and closing them is cgroup-open.c.
+
    Called in the agent (open, close, sweep), the keeper, and init (enter). One thread each. */
 #include "base/cleanup.h"
 #include "base/fault.h"
@@ -25,18 +27,9 @@ const struct vg_cg_dev vg_cg_std_devs[] = {{1, 3}, {1, 5}, {1, 7}, {1, 8},
                                            {1, 9}, {5, 0}, {5, 2}, {136, UINT32_MAX}};
 const size_t vg_cg_n_std_devs = VG_COUNT(vg_cg_std_devs);
 
-static const struct {
-    const char *name;
-    unsigned what;
-} controllers[] = {{"cpu", VG_CG_CPU},
-                   {"cpuacct", VG_CG_CPUACCT},
-                   {"memory", VG_CG_MEMORY},
-                   {"pids", VG_CG_PIDS},
-                   {"devices", VG_CG_DEVICES}};
-
 /* ---- files ----------------------------------------------------------------------------------- */
 
-static int put(int dir, const char *name, const char *file, const char *text) {
+int vg_cg_put(int dir, const char *name, const char *file, const char *text) {
     char path[NAME_MAX * 2];
     snprintf(path, sizeof(path), "%s%s%s", name, *name ? "/" : "", file);
     vg_auto_fd int fd = openat(dir, path, O_WRONLY | O_CLOEXEC);
@@ -48,10 +41,10 @@ static int put(int dir, const char *name, const char *file, const char *text) {
 static int put_u64(int dir, const char *name, const char *file, uint64_t v) {
     char text[32];
     snprintf(text, sizeof(text), "%" PRIu64, v);
-    return put(dir, name, file, text);
+    return vg_cg_put(dir, name, file, text);
 }
 
-static int get(int dir, const char *name, const char *file, char *out, size_t n) {
+int vg_cg_get(int dir, const char *name, const char *file, char *out, size_t n) {
     char path[NAME_MAX * 2];
     snprintf(path, sizeof(path), "%s/%s", name, file);
     vg_auto_fd int fd = openat(dir, path, O_RDONLY | O_CLOEXEC);
@@ -65,7 +58,7 @@ static int get(int dir, const char *name, const char *file, char *out, size_t n)
 static uint64_t get_u64(int dir, const char *name, const char *file) {
     char text[64];
     unsigned long long v = 0;
-    if (get(dir, name, file, text, sizeof(text)) < 0 || sscanf(text, "%llu", &v) != 1)
+    if (vg_cg_get(dir, name, file, text, sizeof(text)) < 0 || sscanf(text, "%llu", &v) != 1)
         return 0;
     return v;
 }
@@ -74,7 +67,7 @@ static uint64_t get_u64(int dir, const char *name, const char *file) {
 static uint64_t get_key(int dir, const char *name, const char *file, const char *key) {
     char text[4096], want[64];
     unsigned long long v = 0;
-    if (get(dir, name, file, text, sizeof(text)) < 0)
+    if (vg_cg_get(dir, name, file, text, sizeof(text)) < 0)
         return 0;
     snprintf(want, sizeof(want), "%s ", key);
     for (char *line = text; line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL)
@@ -85,247 +78,11 @@ static uint64_t get_key(int dir, const char *name, const char *file, const char 
     return v;
 }
 
-static int hier(const struct vg_cg *cg, unsigned what) {
+int vg_cg_hier(const struct vg_cg *cg, unsigned what) {
     for (size_t i = 0; i < cg->n; i++)
         if (cg->h[i].what & what)
             return cg->h[i].fd;
     return -1;
-}
-
-/* ---- finding the hierarchies ------------------------------------------------------------------
- */
-
-static bool has_word(const char *list, const char *word) {
-    size_t len = strlen(word);
-    for (const char *p = list; (p = strstr(p, word)); p += len)
-        if ((p == list || p[-1] == ',') && (p[len] == ',' || !p[len]))
-            return true;
-    return false;
-}
-
-/* The agent's own group in the hierarchy with this controller ("" for v2). */
-static int own_group(const char *controller, char *ret, size_t n) {
-    FILE *f = fopen("/proc/self/cgroup", "re");
-    if (!f)
-        return -errno;
-    char line[PATH_MAX + 256];
-    int r = -ENOENT;
-    while (r < 0 && fgets(line, sizeof(line), f)) {
-        line[strcspn(line, "\n")] = 0;
-        char *list = strchr(line, ':'), *path = list ? strchr(list + 1, ':') : NULL;
-        if (!path)
-            continue;
-        *path++ = 0;
-        list++;
-        if (*controller ? has_word(list, controller) : !*list) {
-            snprintf(ret, n, "%s", path);
-            r = 0;
-        }
-    }
-    fclose(f);
-    return r;
-}
-
-static int add_hier(struct vg_cg *cg, unsigned what, const char *mount, const char *own,
-                    const char *tag) {
-    char path[PATH_MAX];
-    if (cg->n == VG_CG_HIER_MAX)
-        return -E2BIG;
-    snprintf(path, sizeof(path), "%s%s/virga-%s", mount, strcmp(own, "/") ? own : "", tag);
-    if (mkdir(path, 0755) < 0 && errno != EEXIST)
-        return -errno;
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    char *copy = vg_strdup(path);
-    if (fd < 0 || !copy) {
-        int r = fd < 0 ? -errno : -ENOMEM;
-        vg_close(&fd);
-        free(copy);
-        return r;
-    }
-    cg->h[cg->n++] = (struct vg_cg_hier){what, fd, copy};
-    cg->have |= what;
-    return 0;
-}
-
-struct found {
-    char v1[VG_CG_HIER_MAX + 2][256]; /* mount points */
-    unsigned what[VG_CG_HIER_MAX + 2];
-    size_t n;
-    char v2[256];
-};
-
-static int find_mounts(struct found *ret) {
-    FILE *f = fopen("/proc/self/mountinfo", "re");
-    if (!f)
-        return -errno;
-    char line[8192], at[256], type[64], opts[512];
-    while (fgets(line, sizeof(line), f)) {
-        char *dash = strstr(line, " - ");
-        if (!dash || sscanf(line, "%*s %*s %*s %*s %255s", at) != 1 ||
-            sscanf(dash + 3, "%63s %*s %511s", type, opts) != 2)
-            continue;
-        if (!strcmp(type, "cgroup2") && !ret->v2[0])
-            snprintf(ret->v2, sizeof(ret->v2), "%s", at);
-        unsigned what = 0;
-        for (size_t i = 0; !strcmp(type, "cgroup") && i < VG_COUNT(controllers); i++)
-            if (has_word(opts, controllers[i].name))
-                what |= controllers[i].what;
-        for (size_t i = 0; i < ret->n; i++)
-            what &= ~ret->what[i];
-        if (what && ret->n < VG_COUNT(ret->what)) {
-            snprintf(ret->v1[ret->n], sizeof(ret->v1[0]), "%s", at);
-            ret->what[ret->n++] = what;
-        }
-    }
-    fclose(f);
-    return 0;
-}
-
-static int open_v1(struct vg_cg *cg, const struct found *f, const char *tag) {
-    for (size_t i = 0; i < f->n; i++) {
-        char own[PATH_MAX] = "/";
-        for (size_t c = 0; c < VG_COUNT(controllers); c++)
-            if (f->what[i] & controllers[c].what &&
-                own_group(controllers[c].name, own, sizeof(own)) == 0)
-                break;
-        int r = add_hier(cg, f->what[i], f->v1[i], own, tag);
-        if (r < 0)
-            return r;
-    }
-    int dev = hier(cg, VG_CG_DEVICES);
-    if (dev < 0)
-        return 0;
-    if (mkdirat(dev, "base", 0755) < 0)
-        return errno == EEXIST ? 0 : -errno;
-    int r = put(dev, "base", "devices.deny", "a");
-    for (size_t i = 0; r >= 0 && i < VG_COUNT(vg_cg_std_devs); i++) {
-        char text[64];
-        if (vg_cg_std_devs[i].minor == UINT32_MAX)
-            snprintf(text, sizeof(text), "c %u:* rw", vg_cg_std_devs[i].major);
-        else
-            snprintf(text, sizeof(text), "c %u:%u rw", vg_cg_std_devs[i].major,
-                     vg_cg_std_devs[i].minor);
-        r = put(dev, "base", "devices.allow", text);
-    }
-    return r;
-}
-
-/* Hands the controllers we use down to the groups below `dir`; *ret_what: those there are. */
-static int hand_down(int dir, unsigned *ret_what) {
-    static const struct {
-        const char *name, *text;
-        unsigned what;
-    } wanted[] = {{"cpu", "+cpu", VG_CG_CPU},
-                  {"memory", "+memory", VG_CG_MEMORY},
-                  {"pids", "+pids", VG_CG_PIDS}};
-    char list[512];
-    int r = get(dir, ".", "cgroup.controllers", list, sizeof(list));
-    if (r < 0)
-        return r;
-    for (char *p = list; *p; p++)
-        if (*p == ' ' || *p == '\n')
-            *p = ',';
-    *ret_what = VG_CG_CPUACCT | VG_CG_DEVICES; /* cpu.stat and programs need no controller */
-    for (size_t i = 0; r >= 0 && i < VG_COUNT(wanted); i++)
-        if (has_word(list, wanted[i].name)) {
-            *ret_what |= wanted[i].what;
-            r = put(dir, "", "cgroup.subtree_control", wanted[i].text);
-        }
-    if (r >= 0 && has_word(list, "io")) /* only looked at: without it less is told */
-        (void)put(dir, "", "cgroup.subtree_control", "+io");
-    return r;
-}
-
-/* Undoes the stepping into a leaf; in vain, and harmless, while keepers live on in it. */
-static void step_back(int dir, const char *leaf) {
-    (void)put(dir, "", "cgroup.subtree_control", "-cpu -memory -pids");
-    (void)put(dir, "", "cgroup.subtree_control", "-io");
-    (void)put(dir, "", "cgroup.procs", "0");
-    unlinkat(dir, leaf, AT_REMOVEDIR);
-}
-
-/* A group with processes of its own cannot hand controllers down (but for the root), so the agent
-   steps into a leaf beside the sandboxes' folder; when others remain there, the root is used. */
-static int open_v2_at(struct vg_cg *cg, const char *mount, const char *own, const char *tag,
-                      unsigned need, bool may_move) {
-    char path[PATH_MAX + 256];
-    unsigned what = 0;
-    snprintf(path, sizeof(path), "%s%s", mount, own);
-    vg_auto_fd int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (dir < 0)
-        return -errno;
-    int r = hand_down(dir, &what);
-    if (r >= 0 && (what & need) != need)
-        r = -ENOTSUP;
-    if (r == -EBUSY && may_move) {
-        char leaf[64];
-        snprintf(leaf, sizeof(leaf), "virga-%s-agent", tag);
-        if (mkdirat(dir, leaf, 0755) < 0 && errno != EEXIST)
-            return -errno;
-        r = put(dir, leaf, "cgroup.procs", "0");
-        if (r >= 0)
-            r = open_v2_at(cg, mount, own, tag, need, false);
-        if (r >= 0)
-            cg->left = vg_strdup(path);
-        else
-            step_back(dir, leaf);
-        return r;
-    }
-    if (r < 0)
-        return r;
-    cg->v2 = true;
-    r = add_hier(cg, what, mount, own, tag);
-    if (r >= 0)
-        r = hand_down(cg->h[0].fd, &what);
-    if (r >= 0)
-        r = vg_cg_bpf_devices(cg->h[0].fd, NULL, 0);
-    if (r < 0)
-        vg_cg_close(cg);
-    return r;
-}
-
-int vg_cg_open(struct vg_cg *cg, const char *tag, struct vg_err *err) {
-    static struct found f;
-    f = (struct found){0};
-    *cg = (struct vg_cg){0};
-    int r = find_mounts(&f);
-    if (r >= 0 && f.n) {
-        r = open_v1(cg, &f, tag);
-    } else if (r >= 0 && f.v2[0]) {
-        char own[PATH_MAX] = "/";
-        const unsigned all = VG_CG_CPU | VG_CG_MEMORY | VG_CG_PIDS;
-        own_group("", own, sizeof(own));
-        r = open_v2_at(cg, f.v2, own, tag, all, true);
-        if (r < 0 && strcmp(own, "/"))
-            r = open_v2_at(cg, f.v2, "/", tag, all, false);
-        if (r < 0) /* then without limits: asking for one is an error that says so */
-            r = open_v2_at(cg, f.v2, own, tag, 0, false);
-    }
-    if (r < 0) {
-        vg_cg_close(cg);
-        return vg_err_sys(err, r,
-                          "cannot make cgroups for sandboxes (is /sys/fs/cgroup writable?)");
-    }
-    return 0;
-}
-
-void vg_cg_close(struct vg_cg *cg) {
-    for (size_t i = 0; i < cg->n; i++) {
-        if (cg->h[i].what & VG_CG_DEVICES && !cg->v2)
-            unlinkat(cg->h[i].fd, "base", AT_REMOVEDIR);
-        close(cg->h[i].fd);
-        rmdir(cg->h[i].path); /* fails while a keeper lives on: it is swept later */
-        if (cg->left) {
-            char leaf[NAME_MAX];
-            vg_auto_fd int dir = open(cg->left, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-            snprintf(leaf, sizeof(leaf), "%s-agent", strrchr(cg->h[i].path, '/') + 1);
-            if (dir >= 0)
-                step_back(dir, leaf);
-        }
-        free(cg->h[i].path);
-    }
-    free(cg->left);
-    *cg = (struct vg_cg){0};
 }
 
 /* ---- one sandbox ------------------------------------------------------------------------------
@@ -359,7 +116,7 @@ int vg_cg_clone_fd(const struct vg_cg *cg, const char *name) {
 int vg_cg_enter(const struct vg_cg *cg, const char *name) {
     int r = 0;
     for (size_t i = 0; r >= 0 && !cg->v2 && i < cg->n; i++)
-        r = put(cg->h[i].fd, own_folder(cg, i) ? name : "base", "cgroup.procs", "0");
+        r = vg_cg_put(cg->h[i].fd, own_folder(cg, i) ? name : "base", "cgroup.procs", "0");
     return r;
 }
 
@@ -388,19 +145,19 @@ void vg_cg_remove(const struct vg_cg *cg, const char *name) {
 static int limit_cpu(const struct vg_cg *cg, const char *name, uint32_t milli) {
     char text[64];
     uint64_t quota = VG_MAX((uint64_t)milli * CPU_PERIOD_USEC / 1000, 1000u);
-    int fd = hier(cg, VG_CG_CPU);
+    int fd = vg_cg_hier(cg, VG_CG_CPU);
     if (fd < 0)
         return -ENOTSUP;
     if (!cg->v2)
         return put_u64(fd, name, "cpu.cfs_quota_us", quota);
     snprintf(text, sizeof(text), "%" PRIu64 " %u", quota, CPU_PERIOD_USEC);
-    return put(fd, name, "cpu.max", text);
+    return vg_cg_put(fd, name, "cpu.max", text);
 }
 
 /* Swap is not part of what was asked for, so none is given; a kernel without swap accounting has no
    such file. */
 static int limit_memory(const struct vg_cg *cg, const char *name, uint64_t bytes) {
-    int fd = hier(cg, VG_CG_MEMORY), r;
+    int fd = vg_cg_hier(cg, VG_CG_MEMORY), r;
     if (fd < 0)
         return -ENOTSUP;
     if (cg->v2) {
@@ -426,7 +183,7 @@ int vg_cg_limit(const struct vg_cg *cg, const char *name, const struct vg_limits
     if (r < 0)
         return vg_err_sys(err, r, "cannot limit the memory of a sandbox");
     if (l->pids) {
-        int fd = hier(cg, VG_CG_PIDS);
+        int fd = vg_cg_hier(cg, VG_CG_PIDS);
         r = fd < 0 ? -ENOTSUP : put_u64(fd, name, "pids.max", (uint64_t)l->pids + 1 /* init */);
     }
     return r < 0 ? vg_err_sys(err, r, "cannot limit the processes of a sandbox") : 0;
@@ -434,7 +191,7 @@ int vg_cg_limit(const struct vg_cg *cg, const char *name, const struct vg_limits
 
 int vg_cg_devices(const struct vg_cg *cg, const char *name, pid_t pid, const dev_t *devs,
                   size_t n) {
-    int dir = hier(cg, VG_CG_DEVICES);
+    int dir = vg_cg_hier(cg, VG_CG_DEVICES);
     if (dir < 0)
         return 0; /* no such controller: the nodes in /dev are the only ones there are */
     if (cg->v2) {
@@ -447,24 +204,24 @@ int vg_cg_devices(const struct vg_cg *cg, const char *name, pid_t pid, const dev
     char text[64];
     int r = 0;
     if (fresh) {
-        r = put(dir, name, "devices.deny", "a");
+        r = vg_cg_put(dir, name, "devices.deny", "a");
         for (size_t i = 0; r >= 0 && i < VG_COUNT(vg_cg_std_devs); i++) {
             bool all = vg_cg_std_devs[i].minor == UINT32_MAX;
             snprintf(text, sizeof(text), all ? "c %u:* rw" : "c %u:%u rw", vg_cg_std_devs[i].major,
                      vg_cg_std_devs[i].minor);
-            r = put(dir, name, "devices.allow", text);
+            r = vg_cg_put(dir, name, "devices.allow", text);
         }
     }
     for (size_t i = 0; r >= 0 && i < n; i++) {
         snprintf(text, sizeof(text), "c %u:%u rw", major(devs[i]), minor(devs[i]));
-        r = put(dir, name, "devices.allow", text);
+        r = vg_cg_put(dir, name, "devices.allow", text);
     }
     snprintf(text, sizeof(text), "%d", (int)pid);
-    return r < 0 || !fresh ? r : put(dir, name, "cgroup.procs", text);
+    return r < 0 || !fresh ? r : vg_cg_put(dir, name, "cgroup.procs", text);
 }
 
 int vg_cg_open_devices(const struct vg_cg *cg, const char *name, pid_t pid) {
-    int dir = hier(cg, VG_CG_DEVICES);
+    int dir = vg_cg_hier(cg, VG_CG_DEVICES);
     char text[16];
     if (dir < 0)
         return 0;
@@ -476,7 +233,7 @@ int vg_cg_open_devices(const struct vg_cg *cg, const char *name, pid_t pid) {
     if (mkdirat(dir, name, 0755) < 0 && errno != EEXIST)
         return -errno;
     snprintf(text, sizeof(text), "%d", (int)pid);
-    return put(dir, name, "cgroup.procs", text);
+    return vg_cg_put(dir, name, "cgroup.procs", text);
 }
 
 int vg_cg_count(const struct vg_cg *cg, const char *name) {
@@ -501,7 +258,8 @@ int vg_cg_count(const struct vg_cg *cg, const char *name) {
  * --------------------------------------------------------------------------------------- */
 
 int vg_cg_usage(const struct vg_cg *cg, const char *name, struct vg_usage *ret) {
-    int acct = hier(cg, VG_CG_CPUACCT), mem = hier(cg, VG_CG_MEMORY), pids = hier(cg, VG_CG_PIDS);
+    int acct = vg_cg_hier(cg, VG_CG_CPUACCT), mem = vg_cg_hier(cg, VG_CG_MEMORY),
+        pids = vg_cg_hier(cg, VG_CG_PIDS);
     if (acct >= 0)
         ret->cpu_usec = cg->v2 ? get_key(acct, name, "cpu.stat", "usage_usec")
                                : get_u64(acct, name, "cpuacct.usage") / 1000;
@@ -524,7 +282,7 @@ int vg_cg_usage(const struct vg_cg *cg, const char *name, struct vg_usage *ret) 
 /* Bytes of every device: "8:0 rbytes=1 wbytes=2 rios=...". */
 static bool sum_io(int dir, const char *name, struct vg_sandbox_sample *ret) {
     char text[4096];
-    if (get(dir, name, "io.stat", text, sizeof(text)) < 0)
+    if (vg_cg_get(dir, name, "io.stat", text, sizeof(text)) < 0)
         return false;
     for (const char *p = text; (p = strchr(p, ' ')); p++) {
         unsigned long long v;
@@ -537,14 +295,14 @@ static bool sum_io(int dir, const char *name, struct vg_sandbox_sample *ret) {
 }
 
 int vg_cg_sample(const struct vg_cg *cg, const char *name, struct vg_sandbox_sample *ret) {
-    int acct = hier(cg, VG_CG_CPUACCT), mem = hier(cg, VG_CG_MEMORY);
+    int acct = vg_cg_hier(cg, VG_CG_CPUACCT), mem = vg_cg_hier(cg, VG_CG_MEMORY);
     char text[64];
     *ret = (struct vg_sandbox_sample){0};
     if (acct < 0)
         return -ENOTSUP;
     if (cg->v2)
         ret->cpu_usec = get_key(acct, name, "cpu.stat", "usage_usec");
-    int r = cg->v2 ? 0 : get(acct, name, "cpuacct.usage", text, sizeof(text));
+    int r = cg->v2 ? 0 : vg_cg_get(acct, name, "cpuacct.usage", text, sizeof(text));
     if (r < 0)
         return r; /* it is gone */
     if (!cg->v2)
@@ -575,9 +333,9 @@ uint64_t vg_cg_peak(int peak_fd) {
 }
 
 int vg_cg_reset(const struct vg_cg *cg, const char *name, struct vg_usage *base, int *peak_fd) {
-    int mem = hier(cg, VG_CG_MEMORY);
+    int mem = vg_cg_hier(cg, VG_CG_MEMORY);
     if (mem >= 0 && (cg->v2 ? reset_peak(mem, name, peak_fd)
-                            : put(mem, name, "memory.max_usage_in_bytes", "0")) < 0)
+                            : vg_cg_put(mem, name, "memory.max_usage_in_bytes", "0")) < 0)
         return -ENOTSUP;
     *base = (struct vg_usage){0};
     int r = vg_cg_usage(cg, name, base);
@@ -590,10 +348,10 @@ int vg_cg_reset(const struct vg_cg *cg, const char *name, struct vg_usage *base,
 /* Kills what still runs in a folder that nobody claims; v1 has no other way than one by one. */
 static void kill_members(const struct vg_cg *cg, int dir, const char *name) {
     char text[4096];
-    if (cg->v2 && put(dir, name, "cgroup.kill", "1") >= 0)
+    if (cg->v2 && vg_cg_put(dir, name, "cgroup.kill", "1") >= 0)
         return;
     for (int round = 0; round < 50; round++) {
-        if (get(dir, name, "cgroup.procs", text, sizeof(text)) < 0 || !text[0])
+        if (vg_cg_get(dir, name, "cgroup.procs", text, sizeof(text)) < 0 || !text[0])
             return;
         for (char *p = text; *p; p += strcspn(p, "\n"), p += *p == '\n') {
             long pid = strtol(p, NULL, 10);

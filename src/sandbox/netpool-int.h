@@ -1,7 +1,7 @@
 #pragma once
 /* Inside the network pool: what its files share. netpool.c holds the slots, netpool-host.c
-   what the host needs once (subnet, forwarding, rules), netpool-owner.c whose subnets are nobody's,
-   netpool-dns.c the resolver text. */
+   what the host needs once (forwarding, rules), netpool-subnet.c which addresses are ours,
+   netpool-owner.c whose subnets are nobody's, netpool-dns.c the resolver text. */
 #include "base/list.h"
 #include "base/map.h"
 #include "sandbox/netlink.h"
@@ -74,6 +74,12 @@ int vg_net_host_open(struct vg_netpool *p, const char *subnet, struct vg_err *er
 void vg_net_host_close(struct vg_netpool *p);
 /* (Re)installs the rules at once. */
 int vg_net_host_rules(struct vg_netpool *p);
+
+/* Reserves `subnet`, or (NULL) one that is free; *ret_uplink is the link of the best default route,
+   0: there is none. */
+int vg_net_subnet_take(struct vg_netpool *p, const char *subnet, int *ret_uplink,
+                       struct vg_err *err);
+void vg_net_subnet_give_back(struct vg_netpool *p);
 
 /* From now on others see that this cloud lives. */
 void vg_net_owner_hold(struct vg_netpool *p);

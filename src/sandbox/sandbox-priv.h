@@ -14,7 +14,7 @@
 #define VG_SB_ID_RANGE 65536u
 #define VG_SB_SLOT_MAX 57000u
 
-/* ---- cgroups (cgroup.c) ------------------------------------------------------------------- */
+/* ---- cgroups (cgroup.c, cgroup-open.c) ---------------------------------------------------- */
 
 enum vg_cg_what { /* what a hierarchy controls; one hierarchy may do several */
                   VG_CG_CPU = 1,
@@ -63,6 +63,11 @@ int vg_cg_bpf_all_devices(int cgroup_fd);
 /* Processes in it; -errno. */
 int vg_cg_count(const struct vg_cg *cg, const char *name);
 void vg_cg_sweep(const struct vg_cg *cg, bool (*live)(const char *name, void *user), void *user);
+/* A file of the folder `name` ("": dir itself) below dir: written, or read as text. */
+int vg_cg_put(int dir, const char *name, const char *file, const char *text);
+int vg_cg_get(int dir, const char *name, const char *file, char *out, size_t n);
+/* The folder of the hierarchy that controls one of these; -1: none does. */
+int vg_cg_hier(const struct vg_cg *cg, unsigned what);
 /* cgroup-bpf.c: attaches an allow-list program to a v2 folder. */
 int vg_cg_bpf_devices(int cgroup_fd, const dev_t *devs, size_t n);
 /* Its instructions, for at most VG_CG_DEVS_MAX devices; returns how many. */
@@ -262,7 +267,7 @@ void vg_sb_spawn(const struct vg_sb_command *c, int tty_fd, struct vg_sb_spawned
 /* A detached mount of `src` (O_PATH), nosuid,nodev, id-mapped by userns_fd when >= 0. */
 int vg_sb_detach(int src, int userns_fd, bool read_only);
 
-/* ---- sandbox (sandbox.c) ------------------------------------------------------------------ */
+/* ---- sandbox (sandbox.c, sandbox-birth.c, sandbox-exec.c) --------------------------------- */
 
 struct vg_sb_cover {
     char *path; /* owned */
@@ -329,6 +334,10 @@ struct vg_sandbox {
     struct vg_sb_running *running; /* owned */
     size_t n_running, cap_running;
 };
+
+/* One message of init; descriptors that did not come are -1. 0 bytes: init is gone. */
+ssize_t vg_sb_receive(int sock, struct vg_sb_msg *m, int fds[VG_SB_READY_FDS], int flags);
+struct vg_sb_running *vg_sb_find_running(struct vg_sandbox *sb, uint64_t tag); /* or NULL */
 
 /* recycle.c: notes what the scratch holds, after birth and before each command. */
 void vg_sb_trace_first(struct vg_sandbox *sb);
