@@ -108,6 +108,7 @@ struct vg_stream {
 
 /* conn.c */
 void conn_wake(struct vg_conn *c);
+void conn_die(struct vg_conn *c); /* ends it now; c->why says why, or that nothing was wrong */
 void conn_fail(struct vg_conn *c, enum vg_reason reason, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 /* The peer broke the protocol: it is told once, then the connection ends. */
@@ -116,6 +117,14 @@ void conn_watch(struct vg_conn *c);
 uint8_t *conn_scratch(void); /* CONN_IO bytes shared by the thread's connections; NULL: no memory */
 int block_get(struct io_block *b);
 void block_put(struct io_block *b);
+
+/* conn-in.c */
+void in_read(struct vg_conn *c);
+/* After our own end: what the peer still sends is dropped, so that the kernel does not answer it
+   with a reset that would overtake our last words. */
+void in_read_linger(struct vg_conn *c);
+void in_feed_kept(struct vg_conn *c); /* handles what had come before it was paused */
+void in_drop(struct vg_conn *c);      /* what was not handled, descriptors too */
 
 /* conn-out.c */
 int out_frame(struct vg_conn *c, enum vg_frame_kind kind, uint32_t stream, const void *payload,
