@@ -68,6 +68,10 @@ struct vg_agent_conf {
     bool no_passthrough, no_erofs; /* mirrored files as on kernels that lack these */
 };
 
+/* agent-options.c. Points into argv; its lists are to be freed. 1: help was asked for. */
+int vg_agent_options(int argc, char **argv, struct vg_agent_conf *c, struct vg_err *err);
+extern const char vg_agent_usage[];
+
 /* ------------------------------------------------------------------ keepers */
 
 struct vg_agent;
