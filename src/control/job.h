@@ -137,6 +137,8 @@ void vg_job_changed(struct vg_job *j);
 void vg_job_event(struct vg_job *j, Vg__Pb__RunEvent__Kind kind, const char *text);
 /* The same to one. */
 void vg_follow_event(struct vg_follow *f, Vg__Pb__RunEvent__Kind kind, const char *text);
+/* The last answer to everybody. */
+void vg_job_answer_followers(struct vg_job *j);
 /* Final: by exit status; frees its place, answers followers, stores, and then lets the keeper go
    (ack_exit) and the job out of memory. `why` NULL: nothing to say. */
 void vg_job_end(struct vg_job *j, int32_t status, enum vg_reason reason, const char *why);
