@@ -12,14 +12,11 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
-#include <time.h>
 
-#define SHOWN 60 /* bytes of a wrong value that a sentence repeats */
 #define FILE_MAX (16u << 20)
 #define VALUE_MAX 4096
-#define EVERY_LEAST VG_USEC
 
-static int no_memory(struct vg_opt_state *st) {
+int vg_spec_no_memory(struct vg_opt_state *st) {
     return vg_opt_bad(st, "there is not enough memory for it");
 }
 
@@ -102,15 +99,15 @@ int vg_spec_pools(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s)
         if (!len)
             return vg_opt_bad(st,
                               "'%.*s' has an empty name in it: write a100-1,h100 or one pool alone",
-                              SHOWN, arg);
+                              VG_SPEC_SHOWN, arg);
         if (n == VG_POOLS_MAX)
             return vg_opt_bad(st, "at most %d pools can be named", VG_POOLS_MAX);
         if (n == 0)
             s->pool = vg_strndup(p, len);
         else if (add_string(&s->also_pool, &s->n_also_pool, p, len) < 0)
-            return no_memory(st);
+            return vg_spec_no_memory(st);
     }
-    return s->pool ? 0 : no_memory(st);
+    return s->pool ? 0 : vg_spec_no_memory(st);
 }
 
 int vg_spec_gpus(struct vg_opt_state *st, const char *arg, Vg__Pb__Resources *want) {
@@ -119,7 +116,7 @@ int vg_spec_gpus(struct vg_opt_state *st, const char *arg, Vg__Pb__Resources *wa
         return vg_opt_bad(st,
                           "'%.*s' is not a number of GPUs: give whole ones such as 2, or a share "
                           "of one such as 0.25",
-                          SHOWN, arg);
+                          VG_SPEC_SHOWN, arg);
     bool share = milli % 1000 != 0;
     want->has_gpus = want->has_gpu_milli = true;
     want->gpus = share ? 0 : (uint32_t)(milli / 1000);
@@ -130,14 +127,15 @@ int vg_spec_gpus(struct vg_opt_state *st, const char *arg, Vg__Pb__Resources *wa
 int vg_spec_models(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s) {
     char *text = vg_strdup(arg);
     if (!text)
-        return no_memory(st);
+        return vg_spec_no_memory(st);
     for (char *p = text; *p; p++)
         if (*p == ',')
             *p = '|';
     size_t n = strlen(text);
     if (!n || text[0] == '|' || text[n - 1] == '|' || strstr(text, "||")) {
         free(text);
-        return vg_opt_bad(st, "'%.*s' is not a list of GPU models such as A100|H100", SHOWN, arg);
+        return vg_opt_bad(st, "'%.*s' is not a list of GPU models such as A100|H100", VG_SPEC_SHOWN,
+                          arg);
     }
     free(s->gpu_model);
     s->gpu_model = text;
@@ -169,7 +167,7 @@ static int add_value(struct vg_opt_state *st, Vg__Pb__Sweep *w, const char *p, s
     if (w->n_value == VG_MEMBERS_MAX)
         return vg_opt_bad(st, "'%s' has more than %d values: sweep over fewer at once", w->name,
                           VG_MEMBERS_MAX);
-    return add_string(&w->value, &w->n_value, p, n) < 0 ? no_memory(st) : 0;
+    return add_string(&w->value, &w->n_value, p, n) < 0 ? vg_spec_no_memory(st) : 0;
 }
 
 /* An integer at *at; true when there was one. */
@@ -192,12 +190,12 @@ static int range(struct vg_opt_state *st, Vg__Pb__Sweep *w, const char *text) {
         return 0;
     if (*at && (strncmp(at, "..", 2) != 0 || (at += 2, !integer(&at, &step)) || *at || step <= 0))
         return vg_opt_bad(st, "'%.*s' is not a range: write 1..10, or 1..10..2 for every second",
-                          SHOWN, text);
+                          VG_SPEC_SHOWN, text);
     step = step ? step : 1;
     uint64_t gap = from < to ? (uint64_t)to - (uint64_t)from : (uint64_t)from - (uint64_t)to;
     if (gap / (uint64_t)step >= VG_MEMBERS_MAX)
-        return vg_opt_bad(st, "'%.*s' is more than %d values: sweep over fewer at once", SHOWN,
-                          text, VG_MEMBERS_MAX);
+        return vg_opt_bad(st, "'%.*s' is more than %d values: sweep over fewer at once",
+                          VG_SPEC_SHOWN, text, VG_MEMBERS_MAX);
     for (uint64_t i = 0; i <= gap / (uint64_t)step; i++) {
         char value[32];
         uint64_t off = i * (uint64_t)step;
@@ -216,7 +214,7 @@ static int from_file(struct vg_opt_state *st, Vg__Pb__Sweep *w, const char *path
     size_t n = 0;
     int r = vg_read_file(path, FILE_MAX, &data, &n);
     if (r < 0)
-        return vg_opt_bad(st, "cannot read '%.*s': %s", SHOWN, path, strerror(-r));
+        return vg_opt_bad(st, "cannot read '%.*s': %s", VG_SPEC_SHOWN, path, strerror(-r));
     for (char *p = data; p < data + n;) {
         char *end = memchr(p, '\n', (size_t)(data + n - p));
         size_t len = end ? (size_t)(end - p) : (size_t)(data + n - p);
@@ -224,14 +222,14 @@ static int from_file(struct vg_opt_state *st, Vg__Pb__Sweep *w, const char *path
         if (len && p[len - 1] == '\r')
             len--;
         if (memchr(p, 0, len))
-            return vg_opt_bad(st, "'%.*s' is not text: a value must not contain a NUL byte", SHOWN,
-                              path);
+            return vg_opt_bad(st, "'%.*s' is not text: a value must not contain a NUL byte",
+                              VG_SPEC_SHOWN, path);
         if (len && add_value(st, w, p, len) < 0)
             return VG_OPT_ERROR;
         p += next;
     }
     if (!w->n_value)
-        return vg_opt_bad(st, "'%.*s' has no values: put one in each line", SHOWN, path);
+        return vg_opt_bad(st, "'%.*s' has no values: put one in each line", VG_SPEC_SHOWN, path);
     return 0;
 }
 
@@ -252,23 +250,23 @@ int vg_spec_sweep(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s)
     size_t len = eq ? (size_t)(eq - arg) : 0;
     if (!eq || !is_variable(arg, len))
         return vg_opt_bad(st, "'%.*s' is not NAME=VALUE,VALUE,...: write for example lr=0.1,0.01",
-                          SHOWN, arg);
+                          VG_SPEC_SHOWN, arg);
     if (s->n_sweep == VG_SWEEPS_MAX)
         return vg_opt_bad(st, "at most %d variables can be swept over", VG_SWEEPS_MAX);
     for (size_t i = 0; i < s->n_sweep; i++)
         if (strlen(s->sweep[i]->name) == len && memcmp(s->sweep[i]->name, arg, len) == 0)
             return vg_opt_bad(st, "'%.*s' is swept over twice: give all its values at once",
-                              (int)VG_MIN(len, (size_t)SHOWN), arg);
+                              (int)VG_MIN(len, (size_t)VG_SPEC_SHOWN), arg);
     Vg__Pb__Sweep **grown = vg_realloc(s->sweep, (s->n_sweep + 1) * sizeof(Vg__Pb__Sweep *));
     Vg__Pb__Sweep *w = grown ? vg_alloc(sizeof(*w)) : NULL;
     if (grown)
         s->sweep = grown;
     if (!w)
-        return no_memory(st);
+        return vg_spec_no_memory(st);
     *w = (Vg__Pb__Sweep)VG__PB__SWEEP__INIT;
     w->name = vg_strndup(arg, len);
     s->sweep[s->n_sweep++] = w;
-    int r = w->name ? sweep_values(st, w, eq + 1) : no_memory(st);
+    int r = w->name ? sweep_values(st, w, eq + 1) : vg_spec_no_memory(st);
     if (r == 0 && vg_spec_count(s) > VG_MEMBERS_MAX)
         return vg_opt_bad(st, "the sweep has more than %d points: sweep over fewer values at once",
                           VG_MEMBERS_MAX);
@@ -284,7 +282,7 @@ int vg_spec_after(struct vg_opt_state *st, const char *arg, Vg__Pb__Dependency__
         if (!len)
             return vg_opt_bad(st,
                               "'%.*s' has an empty task in it: give ids or names, as in 3f2a,%s",
-                              SHOWN, arg, "prepare");
+                              VG_SPEC_SHOWN, arg, "prepare");
         if (s->n_after == VG_AFTER_MAX)
             return vg_opt_bad(st, "a task can wait for at most %d others: wait for a group instead",
                               VG_AFTER_MAX);
@@ -294,14 +292,14 @@ int vg_spec_after(struct vg_opt_state *st, const char *arg, Vg__Pb__Dependency__
         if (grown)
             s->after = grown;
         if (!d)
-            return no_memory(st);
+            return vg_spec_no_memory(st);
         *d = (Vg__Pb__Dependency)VG__PB__DEPENDENCY__INIT;
         d->has_when = true;
         d->when = when;
         d->task = vg_strndup(p, len);
         s->after[s->n_after++] = d;
         if (!d->task)
-            return no_memory(st);
+            return vg_spec_no_memory(st);
     }
     return 0;
 }
@@ -313,7 +311,7 @@ int vg_spec_secret(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s
             st,
             "'%.*s' is not of the form NAME, NAME=VARIABLE or NAME:FILE; the value is "
             "set before, with 'virga secret set NAME'",
-            SHOWN, arg);
+            VG_SPEC_SHOWN, arg);
     if (s->n_secret == VG_SECRETS_MAX)
         return vg_opt_bad(st, "at most %d secrets", VG_SECRETS_MAX);
     Vg__Pb__SecretUse **grown =
@@ -322,7 +320,7 @@ int vg_spec_secret(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s
     if (grown)
         s->secret = grown;
     if (!u)
-        return no_memory(st);
+        return vg_spec_no_memory(st);
     *u = (Vg__Pb__SecretUse)VG__PB__SECRET_USE__INIT;
     s->secret[s->n_secret++] = u;
     u->name = vg_strndup(arg, n);
@@ -330,7 +328,7 @@ int vg_spec_secret(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s
         u->as_var = vg_strdup(arg + n + 1);
     else if (arg[n] == ':')
         u->as_file = vg_strdup(arg + n + 1);
-    return u->name && (!arg[n] || u->as_var || u->as_file) ? 0 : no_memory(st);
+    return u->name && (!arg[n] || u->as_var || u->as_file) ? 0 : vg_spec_no_memory(st);
 }
 
 /* "75" or "75-77" of n bytes. */
@@ -358,13 +356,13 @@ int vg_spec_retry_on(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec 
         if (!statuses(p, len, &from, &to))
             return vg_opt_bad(st,
                               "'%.*s' is not a list of exit statuses from 1 to 255: write 1,75-77",
-                              SHOWN, arg);
+                              VG_SPEC_SHOWN, arg);
         for (uint64_t i = from; i <= to; i++)
             chosen[i] = true;
     }
     int32_t *list = vg_realloc(s->retry_on, sizeof(chosen) / sizeof(chosen[0]) * sizeof(*list));
     if (!list)
-        return no_memory(st);
+        return vg_spec_no_memory(st);
     for (int32_t i = 1; i < 256; i++)
         if (chosen[i])
             list[n++] = i;
@@ -378,115 +376,19 @@ int vg_spec_backoff(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *
     vg_auto_free char *first = vg_strndup(arg, dots ? (size_t)(dots - arg) : strlen(arg));
     uint64_t from = 0, most = 0;
     if (!first)
-        return no_memory(st);
+        return vg_spec_no_memory(st);
     if (vg_parse_duration(first, &from) < 0 || (dots && vg_parse_duration(dots + 2, &most) < 0))
-        return vg_opt_bad(
-            st, "'%.*s' is not a duration such as 10s, or 10s..10m to say the longest", SHOWN, arg);
+        return vg_opt_bad(st,
+                          "'%.*s' is not a duration such as 10s, or 10s..10m to say the longest",
+                          VG_SPEC_SHOWN, arg);
     if (dots && most < from)
-        return vg_opt_bad(st, "'%.*s' ends below its beginning: write the longest wait last", SHOWN,
-                          arg);
+        return vg_opt_bad(st, "'%.*s' ends below its beginning: write the longest wait last",
+                          VG_SPEC_SHOWN, arg);
     s->has_backoff_usec = true;
     s->backoff_usec = from;
     s->has_backoff_max_usec = dots != NULL;
     s->backoff_max_usec = most;
     return 0;
-}
-
-/* ------------------------------------------------------------------ times */
-
-/* Fills tm from one of the forms; 1 with a date, 0 a time of day alone, -1 neither. */
-static int clock_time(const char *arg, struct tm *tm) {
-    static const char *const forms[] = {
-        "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M",
-        "%Y-%m-%d",          "%H:%M:%S",          "%H:%M"};
-    for (unsigned i = 0; i < VG_COUNT(forms); i++) {
-        struct tm t = *tm;
-        t.tm_hour = t.tm_min = t.tm_sec = 0;
-        const char *end = strptime(arg, forms[i], &t);
-        if (!end || *end)
-            continue;
-        t.tm_isdst = -1;
-        *tm = t;
-        return forms[i][1] == 'Y';
-    }
-    return -1;
-}
-
-int vg_spec_begin(struct vg_opt_state *st, const char *arg, uint64_t now_usec, uint64_t *ret_usec) {
-    time_t now = (time_t)(now_usec / VG_USEC);
-    uint64_t wait;
-    struct tm tm;
-    if (arg[0] == '+' && vg_parse_duration(arg + 1, &wait) == 0) {
-        *ret_usec = now_usec + wait;
-        return 0;
-    }
-    int dated = localtime_r(&now, &tm) ? clock_time(arg, &tm) : -1;
-    int day = tm.tm_mday;
-    time_t t = dated >= 0 ? mktime(&tm) : (time_t)-1;
-    if (t == (time_t)-1 || (dated == 1 && tm.tm_mday != day))
-        return vg_opt_bad(st, "'%.*s' is not a time: write +30m, 22:00 or 2027-01-31 22:00", SHOWN,
-                          arg);
-    if (t <= now && dated == 0) { /* that hour has passed today */
-        tm.tm_mday++;
-        tm.tm_isdst = -1;
-        t = mktime(&tm);
-    }
-    if (t <= now)
-        return vg_opt_bad(st, "'%.*s' has passed: leave it out to begin at once", SHOWN, arg);
-    *ret_usec = (uint64_t)t * VG_USEC;
-    return 0;
-}
-
-int vg_spec_since(struct vg_opt_state *st, const char *arg, uint64_t now_usec, uint64_t *ret_usec) {
-    time_t now = (time_t)(now_usec / VG_USEC);
-    uint64_t ago;
-    struct tm tm;
-    if (vg_parse_duration(arg, &ago) == 0 && ago < now_usec) {
-        *ret_usec = now_usec - ago;
-        return 0;
-    }
-    int dated = localtime_r(&now, &tm) ? clock_time(arg, &tm) : -1;
-    time_t t = dated >= 0 ? mktime(&tm) : (time_t)-1;
-    if (t > now && dated == 0) { /* that hour was yesterday */
-        tm.tm_mday--;
-        tm.tm_isdst = -1;
-        t = mktime(&tm);
-    }
-    if (t <= 0)
-        return vg_opt_bad(st,
-                          "'%.*s' is not a time: write 2h for two hours ago, 08:00 or 2027-01-31",
-                          SHOWN, arg);
-    *ret_usec = (uint64_t)t * VG_USEC;
-    return 0;
-}
-
-int vg_spec_every(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s) {
-    uint64_t usec;
-    if (vg_opt_duration(st, arg, &usec) < 0)
-        return VG_OPT_ERROR;
-    if (usec < EVERY_LEAST)
-        return vg_opt_bad(st, "'%.*s' is too often: once a second is the most", SHOWN, arg);
-    s->schedule = vg_fmt("every %s", arg);
-    return s->schedule ? 0 : no_memory(st);
-}
-
-/* Only the shape is looked at here; the control plane knows the fields' bounds. */
-int vg_spec_cron(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s) {
-    int fields = 0;
-    for (const char *p = arg; *p;) {
-        size_t gap = strspn(p, " \t"), len = strcspn(p + gap, " \t");
-        fields += len > 0;
-        p += gap + len;
-    }
-    bool odd = arg[strspn(arg, "0123456789*,-/ \tabcdefghijklmnopqrstuvwxyz"
-                               "ABCDEFGHIJKLMNOPQRSTUVWXYZ")] != 0;
-    if (fields != 5 || odd)
-        return vg_opt_bad(st,
-                          "'%.*s' is not minute, hour, day, month and weekday: write '0 3 * * *' "
-                          "for every night at 3",
-                          SHOWN, arg);
-    s->schedule = vg_strdup(arg);
-    return s->schedule ? 0 : no_memory(st);
 }
 
 /* ------------------------------------------------------------------ the rest */
@@ -498,13 +400,14 @@ int vg_spec_cost(struct vg_opt_state *st, const char *arg, uint64_t *ret_micro) 
         part = strspn(arg + whole + 1, "0123456789");
     size_t end = whole + (arg[whole] == '.' ? 1 + part : 0);
     if (!(whole + part) || arg[end] || part > 6 || whole > 12)
-        return vg_opt_bad(st, "'%.*s' is not an amount such as 12.50", SHOWN, arg);
+        return vg_opt_bad(st, "'%.*s' is not an amount such as 12.50", VG_SPEC_SHOWN, arg);
     for (size_t i = 0; i < whole; i++)
         v = v * 10 + (uint64_t)(arg[i] - '0');
     for (size_t i = 0; i < 6; i++)
         v = v * 10 + (i < part ? (uint64_t)(arg[whole + 1 + i] - '0') : 0);
     if (!v)
-        return vg_opt_bad(st, "'%.*s' would let nothing run: give an amount above 0", SHOWN, arg);
+        return vg_opt_bad(st, "'%.*s' would let nothing run: give an amount above 0", VG_SPEC_SHOWN,
+                          arg);
     *ret_micro = v;
     return 0;
 }
@@ -548,6 +451,7 @@ int vg_signal_parse(const char *text, uint32_t *ret) {
 
 int vg_spec_signal(struct vg_opt_state *st, const char *arg, uint32_t *ret) {
     if (vg_signal_parse(arg, ret) < 0)
-        return vg_opt_bad(st, "'%.*s' is not a signal such as TERM, USR1 or 15", SHOWN, arg);
+        return vg_opt_bad(st, "'%.*s' is not a signal such as TERM, USR1 or 15", VG_SPEC_SHOWN,
+                          arg);
     return 0;
 }

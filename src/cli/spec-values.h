@@ -13,6 +13,7 @@
 #define VG_POOLS_MAX 16
 #define VG_SECRETS_MAX 64
 #define VG_KEY_MAX 128
+#define VG_SPEC_SHOWN 60 /* bytes of a wrong value that a sentence repeats */
 
 /* "a,b,c": the first is where it goes, the others will do, too. */
 int vg_spec_pools(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s);
@@ -31,7 +32,7 @@ int vg_spec_secret(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s
 int vg_spec_retry_on(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s);
 /* 10s or 10s..10m */
 int vg_spec_backoff(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s);
-/* +30m, 22:00, 2027-01-31 22:00; local time. `now_usec` is the wall clock. */
+/* spec-times.c: +30m, 22:00, 2027-01-31 22:00; local time. `now_usec` is the wall clock. */
 int vg_spec_begin(struct vg_opt_state *st, const char *arg, uint64_t now_usec, uint64_t *ret_usec);
 /* 2h (ago), 08:00 (the last), 2027-01-31; local time. */
 int vg_spec_since(struct vg_opt_state *st, const char *arg, uint64_t now_usec, uint64_t *ret_usec);
@@ -41,6 +42,8 @@ int vg_spec_every(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s)
 int vg_spec_cron(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s);
 int vg_spec_key(struct vg_opt_state *st, const char *arg, Vg__Pb__TaskSpec *s);
 int vg_spec_signal(struct vg_opt_state *st, const char *arg, uint32_t *ret);
+
+int vg_spec_no_memory(struct vg_opt_state *st); /* says so */
 
 /* Frees what the above have put into the spec; whatever else is in it stays. */
 void vg_spec_values_done(Vg__Pb__TaskSpec *s);
