@@ -1,5 +1,5 @@
 """The dashboard in a real browser, against a real cloud with simulated GPUs. The scripts are in tests/node; pictures of what they
-saw are left in build/artefacts/web. What they measured is printed (pytest -s) and asserted where it is a count, not a time."""
+saw, and what they measured, are left in build/artefacts/web. Asserted is what is a count, not what is a time."""
 import json
 import os
 import shutil
@@ -80,6 +80,7 @@ def browse(cloud, script, timeout=240, ready=None, **more):
     assert node.returncode == 0, f"{script}: {out.decode()}\n{err.decode(errors='replace')[-4000:]}\n{cloud.logs()}"
     told = {k: v for line in out.splitlines() for k, v in json.loads(line).items()}
     print(script, json.dumps(told))
+    (OUT / f"{script}.json").write_text(json.dumps(told, indent=1))
     return told
 
 

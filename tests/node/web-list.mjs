@@ -1,9 +1,12 @@
 // A hundred thousand tasks in the list: how many elements and requests that takes, and how smoothly it scrolls.
 import { browser, must, open, picture, signIn, tell } from "./browser.mjs";
+import { traced } from "./trace.mjs";
 
 const TOTAL = Number(process.env.WEB_TOTAL);
+const ROW = 32;
 const FRAMES = 300;
 const STEP = 96; // pixels a frame: three rows, faster than anybody reads
+const WHEEL = { px: 17280, speed: 5760 }; // pixels, pixels a second: the same, by a wheel
 
 const b = await browser();
 try {
@@ -12,13 +15,20 @@ try {
   await page.locator(".virtual .trow a").first().waitFor();
   const count = await page.locator("[role=treegrid]").getAttribute("aria-rowcount");
   must(Number(count) === TOTAL + 1, `the list says ${count} rows, not ${TOTAL} and a heading`);
-
-  // The main thread's own time for each frame, as the browser traces it, and when frames came.
   const cdp = await page.context().newCDPSession(page);
-  const events = [];
-  cdp.on("Tracing.dataCollected", (e) => events.push(...e.value));
-  await cdp.send("Tracing.start", { categories: "devtools.timeline,disabled-by-default-devtools.timeline", transferMode: "ReportEvents" });
-  const seen = await page.evaluate(async ({ frames, step }) => {
+
+  // The compositor scrolls it: the list has a layer of its own, as high as all rows.
+  const layers = [];
+  cdp.on("LayerTree.layerTreeDidChange", (e) => layers.push(...(e.layers ?? [])));
+  await cdp.send("DOM.enable");
+  await cdp.send("LayerTree.enable");
+  await page.evaluate(() => new Promise((done) => { document.querySelector(".virtual").scrollTop = 1; requestAnimationFrame(() => requestAnimationFrame(done)); }));
+  for (let i = 0; i < 100 && !layers.length; i++) await page.evaluate(() => new Promise(requestAnimationFrame));
+  must(layers.some((l) => l.height === TOTAL * ROW), `no layer is ${TOTAL * ROW} high, the page scrolls by painting: ${layers.map((l) => l.height)}`);
+  await cdp.send("LayerTree.disable");
+
+  // By script, three rows in each frame: the main thread's own time for that, and when frames came.
+  const byScript = await traced(cdp, () => page.evaluate(async ({ frames, step, row }) => {
     const el = document.querySelector(".virtual");
     const gaps = [];
     let most = 0;
@@ -30,7 +40,7 @@ try {
         if (last) gaps.push(t - last);
         last = t;
         if (n % 20 === 0) most = Math.max(most, document.querySelectorAll("*").length);
-        const at = Math.floor((el.scrollTop + el.clientHeight / 2) / 32);
+        const at = Math.floor((el.scrollTop + el.clientHeight / 2) / row);
         if (!document.querySelector(`.virtual .trow[data-index="${at}"]`)) blank++;
         el.scrollTop += step;
         if (++n < frames) requestAnimationFrame(tick);
@@ -40,24 +50,49 @@ try {
     });
     gaps.sort((a, c) => a - c);
     return { gaps, most, blank, requests: Number(document.querySelector("[data-requests]").dataset.requests), top: el.scrollTop };
-  }, { frames: FRAMES, step: STEP });
-  const finished = new Promise((done) => cdp.once("Tracing.tracingComplete", done));
-  await cdp.send("Tracing.end");
-  await finished;
-  const main = new Map();
-  for (const e of events) if (e.name === "FireAnimationFrame" && e.ph === "X") main.set(e.tid, (main.get(e.tid) ?? 0) + 1);
-  const thread = [...main].sort((a, c) => c[1] - a[1])[0]?.[0];
-  const work = events.filter((e) => e.tid === thread && e.ph === "X" && (e.name === "RunTask" || e.name === "ThreadControllerImpl::RunTask"));
-  const busy = work.reduce((s, e) => s + (e.tdur ?? e.dur ?? 0), 0) / 1000;
+  }, { frames: FRAMES, step: STEP, row: ROW }));
+  const seen = byScript.value;
   const at = (q) => Number(seen.gaps[Math.floor(seen.gaps.length * q)].toFixed(1));
   tell({
     rows: TOTAL, frames: FRAMES, frame_ms_median: at(0.5), frame_ms_p95: at(0.95), frames_over_25_ms: seen.gaps.filter((g) => g > 25).length,
-    main_thread_ms_per_frame: Number((busy / FRAMES).toFixed(2)), elements: seen.most, requests: seen.requests, rows_without_element: seen.blank,
+    main_thread_ms_per_frame: Number((byScript.busy / FRAMES).toFixed(2)), longest_task_ms: Number(byScript.longest.toFixed(1)),
+    elements: seen.most, requests: seen.requests, rows_without_element: seen.blank,
   });
   must(seen.top > (FRAMES - 5) * STEP * 0.9, `it scrolled to ${seen.top}`);
   must(seen.most < 1500, `${seen.most} elements are in the page`);
-  must(seen.requests <= 14, `${seen.requests} requests for ${Math.round(seen.top / 32)} rows`);
+  must(seen.requests <= 14, `${seen.requests} requests for ${Math.round(seen.top / ROW)} rows`);
   await picture(page, "list");
+
+  // By a wheel, as a person does: what the browser itself says of its frames, and what was written into the document.
+  await page.evaluate(() => {
+    const all = document.querySelector(".virtual-all");
+    const seen = (window.seenChanges = { made: 0, texts: 0, attributes: 0, indexes: 0 });
+    let last = 0;
+    const box = document.querySelector(".virtual");
+    box.addEventListener("scroll", () => { last = performance.now(); }, { capture: true });
+    window.seenObserver = new MutationObserver((records) => {
+      for (const r of records) {
+        if (r.type === "childList" && performance.now() - last < 100) seen.made += r.addedNodes.length + r.removedNodes.length; // later it is put in order
+        else if (r.type === "characterData") seen.texts++;
+        else if (r.attributeName === "data-index") seen.indexes++;
+        else if (r.type === "attributes") seen.attributes++;
+      }
+    });
+    window.seenObserver.observe(all, { childList: true, subtree: true, characterData: true, attributes: true });
+  });
+  const from = seen.top;
+  const box = await page.locator(".virtual").boundingBox();
+  const byWheel = await traced(cdp, () => cdp.send("Input.synthesizeScrollGesture", {
+    x: box.x + box.width / 2, y: box.y + box.height / 2, yDistance: -WHEEL.px, speed: WHEEL.speed, gestureSourceType: "mouse", preventFling: true,
+  }));
+  const changes = await page.evaluate(() => ({ ...window.seenChanges, top: document.querySelector(".virtual").scrollTop }));
+  await page.evaluate(() => window.seenObserver.disconnect());
+  tell({ wheel_frames: byWheel.frames, wheel_layouts: byWheel.layouts, wheel_layouts_forced: byWheel.forced, wheel_changes: changes });
+  must(changes.top - from > WHEEL.px * 0.9, `the wheel scrolled from ${from} to ${changes.top}`);
+  must(changes.made === 0, `${changes.made} elements were made or removed while it scrolled`);
+  must(changes.indexes > 0 && changes.indexes <= (changes.top - from) / ROW + 60, `${changes.indexes} rows were written to scroll by ${(changes.top - from) / ROW}`);
+  must(changes.texts <= 8 * changes.indexes + 400, `${changes.texts} texts were written for ${changes.indexes} rows`);
+  must(byWheel.forced === 0, `${byWheel.forced} times a script had the page laid out at once`);
 
   // To the very end, by one key: a hundred requests, one after the other.
   if (process.env.VIRGA_TEST_LONG) {

@@ -1,17 +1,18 @@
 // All tasks that one may see. The address has the filters; the list is a window on as many rows as there are.
-import { useSignal } from "@preact/signals";
+import { effect, untracked, useComputed, useSignal } from "@preact/signals";
 import { memo } from "preact/compat";
-import { useEffect, useMemo, useRef } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { seesOthers, type Query } from "../api";
-import { count, milli, money, plural } from "../format";
-import { resync } from "../live";
-import { folds, TaskPages, type Row } from "../model/task-pages";
+import { count, plural } from "../format";
+import { clock, resync } from "../live";
+import { folds, TaskPages } from "../model/task-pages";
 import { navigate, query, setQuery } from "../router";
 import { narrow } from "../theme";
-import { Icon } from "../ui/icons";
-import { Empty, Failure, StateChip, Took, When } from "../ui/parts";
 import { CancelMany } from "../ui/cancel";
-import { Virtual } from "../ui/virtual";
+import { Icon } from "../ui/icons";
+import { Empty, Failure } from "../ui/parts";
+import { Recycler } from "../ui/recycle";
+import { taskSlot, type TaskSlot } from "../ui/task-row";
 
 const STATES = ["running", "queued", "blocked", "succeeded", "failed", "cancelled"];
 
@@ -27,107 +28,124 @@ function filters(): Query {
   };
 }
 
-function progress(r: Row): string | undefined {
-  const p = r.progress;
-  return p?.total ? `${p.succeeded + p.failed + p.cancelled}/${p.total}` : undefined;
-}
+const COLUMNS = [["state", "State"], ["name", "Task"], ["command", "Command"], ["user", "User"], ["pool", "Pool"], ["time number", "Time"], ["cost number", "Cost"], ["made", "Created"]];
+const ROW_PX = 32;
+const ROW_NARROW_PX = 58;
 
-interface RowProps { row: Row; changes: number; level: number; index: number; top: number; list: TaskPages; active: boolean; focus: (i: number) => void }
+/** The rows as plain elements, and the row that the keys are at. */
+class Window {
+  private rows: Recycler<TaskSlot>;
+  private active = 0;
+  private off: () => void;
+  private tick: () => void;
 
-// Scrolling brings a few rows in and takes a few away; those that stay are not looked at again.
-const sameRow = (a: RowProps, b: RowProps) =>
-  a.row === b.row && a.changes === b.changes && a.index === b.index && a.top === b.top && a.active === b.active && a.level === b.level && a.list === b.list;
+  constructor(private grid: HTMLElement, box: HTMLElement, all: HTMLElement, private list: TaskPages) {
+    this.rows = new Recycler(box, all, {
+      make: taskSlot,
+      fill: (slot, i) => this.fill(slot, i),
+      range: (_, last) => list.want(last),
+      settled: (first) => this.settled(first),
+      resized: () => grid.style.setProperty("--bar", `${box.offsetWidth - box.clientWidth}px`), // the heading is as narrow as the scroll bar makes the rows
+    });
+    // Untracked inside: only what is named here has it drawn anew.
+    this.off = effect(() => {
+      void list.version.value;
+      void list.open.value;
+      const height = narrow.value ? ROW_NARROW_PX : ROW_PX;
+      untracked(() => this.rows.set(list.count, height));
+    });
+    this.tick = clock.subscribe(() => this.rows.refill());
+  }
 
-const RowView = memo(({ row, level, index, top, list, focus, active }: RowProps) => {
-  const open = list.open.value.has(row.id);
-  const foldable = level === 1 && folds(row);
-  const all = query.value.get("who") === "all";
-  return (
-    <div class="trow" role="row" data-index={index} data-level={level} aria-rowindex={index + 2} aria-level={level}
-      aria-expanded={foldable ? open : undefined} tabIndex={active ? 0 : -1} style={{ transform: `translateY(${top}px)` }}
-      onFocus={() => focus(index)}
-      onClick={(e) => { if (!(e.target as Element).closest("a,button")) navigate(`/tasks/${row.id}`); }}>
-      <span role="gridcell" class="c-state"><StateChip state={row.state} more={progress(row) ?? (row.state === "failed" && row.status ? `(${row.status})` : undefined)} /></span>
-      <span role="gridcell" class="c-name">
-        {foldable ? (
-          <button type="button" class="fold" tabIndex={-1} aria-label={open ? "Fold" : "Unfold"} onClick={() => void list.toggle(row)}>
-            <Icon name={open ? "down" : "right"} size={12} />
-          </button>
-        ) : <i class="fold" />}
-        <a href={`/tasks/${row.id}`} tabIndex={-1}>{row.name || row.id.slice(0, 8)}</a>
-      </span>
-      <span role="gridcell" class="c-command mono">{row.command}</span>
-      <span role="gridcell" class="c-user">{all ? row.user : ""}</span>
-      <span role="gridcell" class="c-pool">{row.pool}{row.gpus ? <small> {milli(row.gpus)} GPU</small> : null}</span>
-      <span role="gridcell" class="c-time number"><Took task={row} /></span>
-      <span role="gridcell" class="c-cost number">{row.cost_micro == null ? "" : money(row.cost_micro)}</span>
-      <span role="gridcell" class="c-made"><When usec={row.created_usec} /></span>
-    </div>
-  );
-}, sameRow);
+  stop() {
+    this.off();
+    this.tick();
+    this.rows.stop();
+  }
 
-function Bone({ index, top }: { index: number; top: number }) {
-  return (
-    <div class="trow" role="row" aria-rowindex={index + 2} data-index={index} style={{ transform: `translateY(${top}px)` }}>
-      <span role="gridcell" class="c-state"><span class="bone" /></span>
-      <span role="gridcell" class="c-name"><span class="unseen">loading</span></span>
-      <span role="gridcell" class="c-command"><span class="bone" /></span>
-    </div>
-  );
-}
+  private fill(slot: TaskSlot, i: number) {
+    if (i < 0) return;
+    const at = this.list.get(i);
+    const active = i === this.active;
+    if (!active && slot.el.tabIndex === 0 && slot.el === document.activeElement) this.grid.focus({ preventScroll: true }); // it went out of sight: keys still work
+    slot.write(at?.row, at?.level ?? 1, at !== undefined && this.list.open.peek().has(at.row.id), active, clock.peek());
+  }
 
-function List({ list }: { list: TaskPages }) {
-  const active = useSignal(0);
-  const box = useRef<HTMLDivElement | null>(null);
-  void list.version.value;
-  const height = narrow.value ? 58 : 32;
-  const n = list.count;
-  const go = (i: number) => {
-    const to = Math.max(0, Math.min(n - 1, i));
-    active.value = to;
-    const el = box.current;
-    if (!el) return;
-    if (to * height < el.scrollTop) el.scrollTop = to * height;
-    if ((to + 1) * height > el.scrollTop + el.clientHeight) el.scrollTop = (to + 1) * height - el.clientHeight;
-    requestAnimationFrame(() => requestAnimationFrame(() => el.querySelector<HTMLElement>(`[data-index="${to}"]`)?.focus({ preventScroll: true })));
-  };
-  const key = (e: KeyboardEvent) => {
-    const at = list.get(active.value);
-    const page = Math.max(1, Math.floor((box.current?.clientHeight ?? 400) / height) - 1);
+  /** Tab finds a row wherever the list is. */
+  private settled(firstSeen: number) {
+    if (!this.rows.at(this.active)) this.activate(firstSeen);
+  }
+
+  private activate(i: number) {
+    const old = this.rows.at(this.active);
+    this.active = i;
+    for (const slot of [old, this.rows.at(i)]) if (slot) this.fill(slot, slot.index);
+  }
+
+  private go(i: number) {
+    const to = Math.max(0, Math.min(this.list.count - 1, i));
+    this.rows.show(to);
+    this.activate(to);
+    this.rows.at(to)?.el.focus({ preventScroll: true });
+  }
+
+  key = (e: KeyboardEvent) => {
+    const { list } = this;
+    const at = list.get(this.active);
+    const page = this.rows.pageRows;
+    const n = list.count;
     const step: Record<string, number> = { ArrowDown: 1, ArrowUp: -1, j: 1, k: -1, PageDown: page, PageUp: -page, Home: -n, End: n };
-    if (e.key in step) go(active.value + step[e.key]);
+    if (e.ctrlKey || e.metaKey || e.altKey) return;
+    if (e.key in step) this.go(this.active + step[e.key]);
     else if (e.key === "Enter" && at && !(e.target as Element).closest("button")) navigate(`/tasks/${at.row.id}`);
     else if (e.key === "ArrowRight" && at && folds(at.row) && !list.open.value.has(at.row.id)) void list.toggle(at.row);
     else if (e.key === "ArrowLeft" && at && list.open.value.has(at.row.id)) void list.toggle(at.row);
     else return;
     e.preventDefault();
   };
-  // The heading lies above what scrolls and must be as narrow as the scroll bar makes the rows.
-  useEffect(() => {
-    const el = box.current;
-    el?.closest<HTMLElement>(".tlist")?.style.setProperty("--bar", `${el.offsetWidth - el.clientWidth}px`);
-  }, [n > 20]);
-  const columns = ["State", "Task", "Command", query.value.get("who") === "all" ? "User" : "", "Pool", "Time", "Cost", "Created"];
-  const keys = ["state", "name", "command", "user", "pool", "time number", "cost number", "made"];
+
+  private of(e: Event): number {
+    return Number((e.target as Element).closest<HTMLElement>(".trow")?.dataset.index ?? -1);
+  }
+
+  focus = (e: FocusEvent) => {
+    const i = this.of(e);
+    if (i >= 0 && i !== this.active) this.activate(i);
+  };
+
+  click = (e: MouseEvent) => {
+    const at = this.list.get(this.of(e));
+    const on = e.target as Element;
+    if (!at) return;
+    if (on.closest("button")) void this.list.toggle(at.row);
+    else if (!on.closest("a") && !getSelection()?.toString()) navigate(`/tasks/${at.row.id}`);
+  };
+}
+
+const List = memo(({ list, all }: { list: TaskPages; all: boolean }) => {
+  const grid = useRef<HTMLDivElement>(null);
+  const box = useRef<HTMLDivElement>(null);
+  const inner = useRef<HTMLDivElement>(null);
+  const view = useRef<Window | null>(null);
+  const n = useComputed(() => (list.version.value, list.count));
+  useLayoutEffect(() => {
+    const w = (view.current = new Window(grid.current!, box.current!, inner.current!, list));
+    return () => w.stop();
+  }, [list]);
   return (
-    <div class="tlist panel" data-all={query.value.get("who") === "all" || undefined} role="treegrid" aria-label="Tasks, newest first"
-      aria-rowcount={n + 1} aria-busy={list.loading.value} onKeyDown={key}>
+    <div class="tlist panel" ref={grid} tabIndex={-1} data-all={all || undefined} role="treegrid" aria-label="Tasks, newest first"
+      aria-rowcount={n.value + 1} aria-busy={list.loading.value} onKeyDown={(e) => view.current?.key(e)}>
       <div role="rowgroup">
         <div class="trow thead" role="row" aria-rowindex={1}>
-          {columns.map((c, i) => <span key={i} role="columnheader" class={`c-${keys[i]}`}>{c || <span class="unseen">User</span>}</span>)}
+          {COLUMNS.map(([key, name]) => <span key={key} role="columnheader" class={`c-${key}`}>{name}</span>)}
         </div>
       </div>
-      <Virtual count={n} rowHeight={height} scroller={(el) => (box.current = el)} attrs={{ role: "rowgroup", "data-rows": n }}
-        onRange={(r) => list.want(r.last)}
-        render={(i, top) => {
-          const at = list.get(i);
-          return at ? (
-            <RowView key={i} row={at.row} changes={at.row.changes} level={at.level} index={i} top={top} list={list} active={active.value === i} focus={(x) => (active.value = x)} />
-          ) : <Bone key={i} index={i} top={top} />;
-        }} />
+      <div class="virtual" ref={box} role="rowgroup" data-rows={n.value} onFocusCapture={(e) => view.current?.focus(e)} onClick={(e) => view.current?.click(e)}>
+        <div class="virtual-all" ref={inner} role="presentation" />
+      </div>
     </div>
   );
-}
+});
 
 export function Tasks() {
   const q = query.value;
@@ -175,7 +193,7 @@ export function Tasks() {
           {filtered ? <Empty title="No task is like that">Take a filter away, or <a href="/tasks">see all</a>.</Empty>
             : <Empty title="No tasks yet">Run <code>vrun</code> in a shell, or <a href="/run">fill in a form</a>.</Empty>}
         </div>
-      ) : <List list={list} />}
+      ) : <List key={key} list={list} all={q.get("who") === "all"} />}
       {cancelling.value && <CancelMany filter={filter} count={count(list.total)} close={() => (cancelling.value = false)} />}
     </div>
   );

@@ -7,37 +7,12 @@ import { clock } from "../live";
 import { duration, relative, whenFull } from "../format";
 import type { Loaded } from "../load";
 import type { Task } from "../types";
-import { Icon, type IconName } from "./icons";
+import { Icon } from "./icons";
+import { look, type Tone } from "./state";
 
-type Tone = "run" | "wait" | "good" | "bad" | "block" | "still";
-
-const STATES: Record<string, [Tone, IconName | "dot" | "ring"]> = {
-  running: ["run", "dot"],
-  starting: ["run", "ring"],
-  queued: ["wait", "ring"],
-  blocked: ["block", "pause"],
-  succeeded: ["good", "check"],
-  failed: ["bad", "cross"],
-  cancelled: ["still", "dash"],
-};
-
-/** A state is a shape, a word and a colour; any one of them suffices. */
 export function StateChip({ state, more }: { state: string; more?: string }) {
-  const [tone, shape] = STATES[state] ?? ["still", "ring"];
-  return (
-    <span class="chip" data-tone={tone}>
-      {shape === "dot" || shape === "ring" ? (
-        <svg width="10" height="10" viewBox="0 0 10 10" aria-hidden="true" class={shape === "dot" ? "beat" : ""}>
-          <circle cx="5" cy="5" r={shape === "dot" ? 4 : 3.25} fill={shape === "dot" ? "currentColor" : "none"}
-            stroke="currentColor" stroke-width={shape === "dot" ? 0 : 1.5} />
-        </svg>
-      ) : (
-        <Icon name={shape} size={11} />
-      )}
-      {state}
-      {more ? ` ${more}` : ""}
-    </span>
-  );
+  const { tone, shape } = look(state);
+  return <span class="chip" data-tone={tone} data-shape={shape}>{state}{more ? ` ${more}` : ""}</span>;
 }
 
 export function Chip({ tone, children }: { tone: Tone; children: ComponentChildren }) {
@@ -179,10 +154,10 @@ export function Toasts() {
 
 // ---------------------------------------------------------------- dialogs
 
-/** A dialog that does one thing. It stays open, with the sentence, when that fails. */
+/** A dialog that does one thing, or only shows something (without `act`). It stays open, with the sentence, when that fails. */
 export function Ask({ title, yes, danger, act, close, stay, children }: {
-  title: string; yes: string; danger?: boolean; stay?: boolean; children?: ComponentChildren;
-  act: () => Promise<unknown> | void; close: () => void;
+  title: string; yes?: string; danger?: boolean; stay?: boolean; children?: ComponentChildren;
+  act?: () => Promise<unknown> | void; close: () => void;
 }) {
   const box = useRef<HTMLDialogElement>(null);
   const id = useId();
@@ -197,7 +172,7 @@ export function Ask({ title, yes, danger, act, close, stay, children }: {
     setBusy(true);
     setError(null);
     try {
-      await act();
+      await act?.();
       if (stay) setBusy(false); // there is something to read
       else close();
     } catch (x) {
@@ -215,8 +190,8 @@ export function Ask({ title, yes, danger, act, close, stay, children }: {
           {error && <Failure text={error} />}
         </div>
         <div class="dialog-end">
-          <button class="button" type="button" onClick={close}>Not now</button>
-          <button class={`button main ${danger ? "danger" : ""}`} type="submit" disabled={busy}>{yes}</button>
+          <button class="button" type="button" onClick={close}>{act ? "Not now" : "Close"}</button>
+          {act && <button class={`button main ${danger ? "danger" : ""}`} type="submit" disabled={busy}>{yes}</button>}
         </div>
       </form>
     </dialog>
