@@ -86,7 +86,10 @@ export const sentence = (e: unknown) => (e instanceof Error ? e.message : String
 /** A part of a path. */
 export const part = encodeURIComponent;
 
-/** May others' tasks be listed? */
-export const seesOthers = () => Boolean(me.value?.acts.some((a) => a === "see-all" || a === "see-team"));
+export type Act = "see-team" | "run" | "end-team" | "manage-team" | "see-all" | "end-all" | "manage-nodes" | "manage-users" | "manage-money" | "see-audit";
 
-export const isAdmin = () => me.value?.role === "admin";
+/** What role and token allow, as the cloud says it. What is shown follows from it; what is done the cloud decides itself. */
+export const may = (...acts: Act[]) => acts.some((a) => Boolean(me.value?.acts.includes(a)));
+
+/** May others' tasks be listed? */
+export const seesOthers = () => may("see-all", "see-team");

@@ -3,7 +3,7 @@ import { signal, useSignalEffect } from "@preact/signals";
 import { lazy, Suspense } from "preact/compat";
 import type { ComponentType } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { call, me } from "./api";
+import { call, may, me } from "./api";
 import { connection, on, stopLive } from "./live";
 import { Home } from "./pages/home";
 import { Tasks } from "./pages/tasks";
@@ -173,7 +173,7 @@ export function App() {
       </header>
       <nav class="places" aria-label="Pages">
         <ul>
-          {PLACES.map((p) => {
+          {PLACES.filter((p) => p.to !== "/run" || may("run")).map((p) => {
             const current = p.to === "/" ? at === "/" : at === p.to || at.startsWith(`${p.to}/`);
             const n = p.to === "/tasks" ? status.value?.running : p.to === "/queue" ? status.value?.queued : undefined;
             return (

@@ -1,7 +1,7 @@
 // Pools, prices, hooks, and the log of what was changed.
 import { useSignal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
-import { call, get, isAdmin, part, sentence } from "../api";
+import { call, get, may, part, sentence } from "../api";
 import { count, money, parseMoney, resources, whenFull } from "../format";
 import { useGet } from "../load";
 import type { Pool, Price } from "../types";
@@ -15,7 +15,7 @@ interface Entry { seq: number; when_usec: number; who: string; what: string; fro
 export function Pools() {
   const got = useGet<{ pools: Pool[] }>("/pools", {}, 10_000);
   return (
-    <Panel title="Pools" end={isAdmin() && (
+    <Panel title="Pools" end={may("manage-nodes") && (
       <button class="button small" type="button" onClick={() => call("POST", "/config/reload").then(() => { say("The configuration was read anew."); got.again(); }, (e) => say(sentence(e), "bad"))}><Icon name="again" />Reload configuration</button>
     )}>
       <Show of={got}>
@@ -42,7 +42,7 @@ export function Prices() {
   const adding = useSignal(false);
   const v = useSignal({ pool: "", class: "", gpu: "", cpu: "", gib: "", idle: "", preemptible: "" });
   return (
-    <Panel title="Prices" end={<><label class="check"><input type="checkbox" checked={history.value} onChange={(e) => (history.value = e.currentTarget.checked)} />history</label>{isAdmin() && <Add what="Price" on={() => (adding.value = true)} />}</>}>
+    <Panel title="Prices" end={<><label class="check"><input type="checkbox" checked={history.value} onChange={(e) => (history.value = e.currentTarget.checked)} />history</label>{may("manage-money") && <Add what="Price" on={() => (adding.value = true)} />}</>}>
       <Show of={got}>
         {({ prices }) => prices.length ? (
           <Wide>
@@ -95,7 +95,7 @@ export function Hooks() {
   const removing = useSignal<Hook | null>(null);
   const v = useSignal({ name: "", url: "", events: "task.ended" });
   return (
-    <Panel title="Hooks" end={<Add what="Hook" on={() => (adding.value = true)} />}>
+    <Panel title="Hooks" end={may("run") && <Add what="Hook" on={() => (adding.value = true)} />}>
       {made.value?.new_secret && (
         <div class="panel-body"><Note><b>What {made.value.name} sends is signed with this. It is shown once.</b>
           <div class="row"><code class="code" style={{ flex: 1 }}>{made.value.new_secret}</code><CopyButton text={made.value.new_secret} /><button class="button small" type="button" onClick={() => (made.value = null)}>Done</button></div></Note></div>

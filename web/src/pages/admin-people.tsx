@@ -1,8 +1,9 @@
 // Users, teams, organisations, tokens, secrets.
 import { useSignal, type Signal } from "@preact/signals";
-import { call, isAdmin, me, part } from "../api";
+import { call, may, me, part } from "../api";
 import { count, parseDuration, plural, size } from "../format";
 import { useGet } from "../load";
+import { Growing } from "../ui/growing";
 import { Ask, Chip, CopyButton, Empty, Field, Note, Panel, say, Show, When, Wide } from "../ui/parts";
 import { Icon } from "../ui/icons";
 
@@ -13,6 +14,7 @@ interface Token { id: string; user: string; name: string | null; created_usec: n
 interface Secret { name: string; team: string | null; user: string | null; changed_usec: number; version: number; size: number }
 
 const ROLES = ["viewer", "member", "lead", "admin"];
+const LED = ["viewer", "member"]; // whom a lead lets in
 
 export function bind<T extends object>(v: Signal<T>, key: keyof T) {
   return { value: String(v.value[key] ?? ""), onInput: (e: { currentTarget: { value: string } }) => (v.value = { ...v.value, [key]: e.currentTarget.value }) };
@@ -27,7 +29,7 @@ export function Remove({ title, text, act, close }: { title: string; text: strin
 }
 
 function UserDialog({ of, teams, close, done }: { of: User | null; teams: string[]; close: () => void; done: () => void }) {
-  const v = useSignal({ name: of?.name ?? "", team: of?.team ?? "", role: of?.role ?? "member", email: of?.email ?? "", full_name: of?.full_name ?? "", service: of?.service ?? false, disabled: of?.disabled ?? false });
+  const v = useSignal({ name: of?.name ?? "", team: of?.team ?? (may("manage-users") ? "" : me.value?.team ?? ""), role: of?.role ?? "member", email: of?.email ?? "", full_name: of?.full_name ?? "", service: of?.service ?? false, disabled: of?.disabled ?? false });
   return (
     <Ask title={of ? of.name : "A user"} yes={of ? "Change" : "Add"} close={close} act={async () => {
       const { name, service, disabled, ...rest } = v.value;
@@ -45,8 +47,8 @@ function UserDialog({ of, teams, close, done }: { of: User | null; teams: string
         <Field label="Name">{(p) => <input {...p} required disabled={Boolean(of)} {...bind(v, "name")} />}</Field>
         <Field label="Full name">{(p) => <input {...p} {...bind(v, "full_name")} />}</Field>
         <Field label="E-mail">{(p) => <input {...p} type="email" {...bind(v, "email")} />}</Field>
-        <Field label="Team">{(p) => <select {...p} {...bind(v, "team")}><option value="">{of ? "" : "the default"}</option>{teams.map((t) => <option key={t}>{t}</option>)}</select>}</Field>
-        <Field label="Role">{(p) => <select {...p} {...bind(v, "role")}>{ROLES.map((r) => <option key={r}>{r}</option>)}</select>}</Field>
+        {may("manage-users") && <Field label="Team">{(p) => <select {...p} {...bind(v, "team")}><option value="">{of ? "" : "the default"}</option>{teams.map((t) => <option key={t}>{t}</option>)}</select>}</Field>}
+        <Field label="Role">{(p) => <select {...p} {...bind(v, "role")}>{(may("manage-users") ? ROLES : ROLES.filter((r) => r === of?.role || LED.includes(r))).map((r) => <option key={r}>{r}</option>)}</select>}</Field>
       </div>
       {!of && <label class="check"><input type="checkbox" checked={v.value.service} onChange={(e) => (v.value = { ...v.value, service: e.currentTarget.checked })} />an account for programs: it has tokens and cannot sign in</label>}
       {of && <label class="check"><input type="checkbox" checked={v.value.disabled} onChange={(e) => (v.value = { ...v.value, disabled: e.currentTarget.checked })} />disabled: may do nothing</label>}
@@ -59,26 +61,31 @@ export function Users() {
   const teams = useGet<{ teams: Team[] }>("/teams");
   const editing = useSignal<User | "new" | null>(null);
   const removing = useSignal<User | null>(null);
+  const find = useSignal("");
+  const like = (u: User) => `${u.name} ${u.full_name ?? ""} ${u.email ?? ""} ${u.team ?? ""} ${u.role}`.toLowerCase().includes(find.value.trim().toLowerCase());
   return (
-    <Panel title="Users" end={<Add what="User" on={() => (editing.value = "new")} />}>
+    <Panel title="Users" end={<>
+      <input type="search" aria-label="Find users" placeholder="Find" value={find.value} onInput={(e) => (find.value = e.currentTarget.value)} />
+      <Add what="User" on={() => (editing.value = "new")} />
+    </>}>
       <Show of={got}>
-        {({ users }) => (
+        {({ users }) => <Growing of={users.filter(like)}>{(shown) => shown.length ? (
           <Wide>
             <table>
               <thead><tr><th>User</th><th>Team</th><th>Role</th><th>E-mail</th><th>Seen</th><th><span class="unseen">Actions</span></th></tr></thead>
               <tbody>
-                {users.map((u) => (
+                {shown.map((u) => (
                   <tr key={u.name}>
                     <td><span class="strong">{u.name}</span> <span class="muted">{u.full_name}</span> {u.service && <Chip tone="still">service</Chip>} {u.disabled && <Chip tone="bad">disabled</Chip>}</td>
                     <td>{u.team}{u.org && <span class="muted"> {u.org}</span>}</td><td>{u.role}</td><td>{u.email}</td>
                     <td>{u.seen_usec ? <When usec={u.seen_usec} /> : <span class="muted">never</span>}</td>
-                    <td><div class="row end-row"><button class="button small" type="button" onClick={() => (editing.value = u)}>Change…</button>{u.name !== me.value?.user && <button class="button small danger" type="button" onClick={() => (removing.value = u)}>Remove…</button>}</div></td>
+                    <td><div class="row end-row">{(may("manage-users") || LED.includes(u.role)) && <button class="button small" type="button" onClick={() => (editing.value = u)}>Change…</button>}{may("manage-users") && u.name !== me.value?.user && <button class="button small danger" type="button" onClick={() => (removing.value = u)}>Remove…</button>}</div></td>
                   </tr>
                 ))}
               </tbody>
             </table>
           </Wide>
-        )}
+        ) : <Empty title="Nobody is like that" />}</Growing>}
       </Show>
       {editing.value && <UserDialog of={editing.value === "new" ? null : editing.value} teams={teams.data?.teams.map((t) => t.name) ?? []} close={() => (editing.value = null)} done={got.again} />}
       {removing.value && <Remove title={`Remove ${removing.value.name}?`} text="Their tokens stop working. What they did stays in the audit log and the ledger." close={() => (removing.value = null)}
@@ -95,17 +102,17 @@ export function Teams() {
   return (
     <Panel title="Teams" end={<Add what="Team" on={() => (adding.value = true)} />}>
       <Show of={got}>
-        {({ teams }) => (
+        {({ teams }) => <Growing of={teams}>{(shown) => (
           <Wide>
             <table>
               <thead><tr><th>Team</th><th>Organisation</th><th class="number">Users</th><th>Made</th><th><span class="unseen">Actions</span></th></tr></thead>
-              <tbody>{teams.map((t) => (
+              <tbody>{shown.map((t) => (
                 <tr key={t.name}><td class="strong">{t.name}</td><td>{t.org}</td><td class="number">{count(t.users)}</td><td><When usec={t.created_usec} /></td>
                   <td><div class="row end-row"><button class="button small danger" type="button" onClick={() => (removing.value = t)}>Remove…</button></div></td></tr>
               ))}</tbody>
             </table>
           </Wide>
-        )}
+        )}</Growing>}
       </Show>
       {adding.value && (
         <Ask title="A team" yes="Add" close={() => (adding.value = false)} act={async () => {
@@ -167,18 +174,18 @@ export function Tokens() {
         </Note></div>
       )}
       <Show of={got}>
-        {({ tokens }) => tokens.length ? (
+        {({ tokens }) => tokens.length ? <Growing of={tokens}>{(shown) => (
           <Wide>
             <table>
               <thead><tr><th>Token</th><th>User</th><th>May</th><th>Made</th><th>Used</th><th>Expires</th><th><span class="unseen">Actions</span></th></tr></thead>
-              <tbody>{tokens.map((t) => (
+              <tbody>{shown.map((t) => (
                 <tr key={t.id}><td><span class="strong">{t.name || "–"}</span> <code class="muted">{t.id}</code></td><td>{t.user}</td><td>{t.scopes?.length ? t.scopes.join(", ") : <span class="muted">all its user may</span>}</td>
                   <td><When usec={t.created_usec} /></td><td>{t.used_usec ? <When usec={t.used_usec} /> : <span class="muted">never</span>}</td><td>{t.expires_usec ? <When usec={t.expires_usec} /> : <span class="muted">never</span>}</td>
                   <td><div class="row end-row"><button class="button small danger" type="button" onClick={() => (removing.value = t)}>Revoke…</button></div></td></tr>
               ))}</tbody>
             </table>
           </Wide>
-        ) : <Empty title="No tokens">Programs and other machines sign in with one.</Empty>}
+        )}</Growing> : <Empty title="No tokens">Programs and other machines sign in with one.</Empty>}
       </Show>
       {adding.value && (
         <Ask title="A token" yes="Make" close={() => (adding.value = false)} act={async () => {
@@ -193,7 +200,7 @@ export function Tokens() {
         }}>
           <div class="fields">
             <Field label="Name" hint="what it is for">{(p) => <input {...p} {...bind(v, "name")} />}</Field>
-            {isAdmin() && <Field label="User" hint="empty: you">{(p) => <input {...p} {...bind(v, "user")} />}</Field>}
+            {may("manage-users", "manage-team") && <Field label="User" hint="empty: you">{(p) => <input {...p} {...bind(v, "user")} />}</Field>}
             <Field label="Lasts" hint="empty: for ever">{(p) => <input {...p} {...bind(v, "ttl")} />}</Field>
             <Field label="May only" hint="scopes; empty: all you may">{(p) => <input {...p} {...bind(v, "scopes")} />}</Field>
           </div>
@@ -215,19 +222,19 @@ export function Secrets() {
     editing.value = s;
   };
   return (
-    <Panel title="Secrets" end={<Add what="Secret" on={() => open("new")} />}>
+    <Panel title="Secrets" end={may("run") && <Add what="Secret" on={() => open("new")} />}>
       <Show of={got}>
-        {({ secrets }) => secrets.length ? (
+        {({ secrets }) => secrets.length ? <Growing of={secrets}>{(shown) => (
           <Wide>
             <table>
               <thead><tr><th>Secret</th><th>Whose</th><th class="number">Size</th><th class="number">Version</th><th>Changed</th><th><span class="unseen">Actions</span></th></tr></thead>
-              <tbody>{secrets.map((s) => (
+              <tbody>{shown.map((s) => (
                 <tr key={`${s.team}/${s.name}`}><td class="strong">{s.name}</td><td>{s.team ? `team ${s.team}` : s.user}</td><td class="number">{size(s.size)}</td><td class="number">{s.version}</td><td><When usec={s.changed_usec} /></td>
-                  <td><div class="row end-row"><button class="button small" type="button" onClick={() => open(s)}>New value…</button><button class="button small danger" type="button" onClick={() => (removing.value = s)}>Remove…</button></div></td></tr>
+                  <td>{may(s.team ? "manage-team" : "run", "manage-users") && <div class="row end-row"><button class="button small" type="button" onClick={() => open(s)}>New value…</button><button class="button small danger" type="button" onClick={() => (removing.value = s)}>Remove…</button></div>}</td></tr>
               ))}</tbody>
             </table>
           </Wide>
-        ) : <Empty title="No secrets">A secret is given to tasks that name it, in memory only; its value is never shown again.</Empty>}
+        )}</Growing> : <Empty title="No secrets">A secret is given to tasks that name it, in memory only; its value is never shown again.</Empty>}
       </Show>
       {editing.value && (
         <Ask title={editing.value === "new" ? "A secret" : `A new value for ${editing.value.name}`} yes="Keep" close={() => (editing.value = null)} act={async () => {

@@ -1,13 +1,14 @@
 // Every node and each of its GPUs as a cell, coloured by how much it is really used.
 import { useSignal } from "@preact/signals";
-import { useEffect } from "preact/hooks";
-import { call, isAdmin, part } from "../api";
+import { useCallback, useEffect, useMemo, useRef } from "preact/hooks";
+import { call, may, part } from "../api";
 import { count, milli, plural, resources, size, watts } from "../format";
 import { on } from "../live";
 import { useGet } from "../load";
-import { lazy, Suspense } from "preact/compat";
+import { lazy, memo, Suspense } from "preact/compat";
 import { heat } from "../ui/heat";
 import type { Gpu, NodeInfo } from "../types";
+import { Growing } from "../ui/growing";
 import { Icon } from "../ui/icons";
 import { Ask, Bones, Chip, CopyButton, Empty, Failure, Field, Meter, Panel, say, When } from "../ui/parts";
 
@@ -41,12 +42,11 @@ function GpuDialog({ g, close }: { g: Gpu; close: () => void }) {
   const why = useSignal("");
   const drained = g.state === "drained";
   return (
-    <Ask title={`GPU ${g.index} of ${g.node}`} close={close} yes={!isAdmin() ? "Close" : drained ? "Use it again" : "Drain it"} danger={isAdmin() && !drained}
-      act={async () => {
-        if (!isAdmin()) return;
+    <Ask title={`GPU ${g.index} of ${g.node}`} close={close} yes={drained ? "Use it again" : "Drain it"} danger={!drained}
+      act={may("manage-nodes") ? async () => {
         await call("PATCH", `/gpus/${part(g.node)}/${g.index}`, { state: drained ? "ready" : "drained", text: why.value || undefined });
         say(drained ? "The GPU takes tasks again." : "The GPU takes no new tasks.");
-      }}>
+      } : undefined}>
       <dl class="facts">
         <dt>Model</dt><dd>{g.model}{g.simulated ? " (simulated)" : ""}</dd>
         <dt>State</dt><dd>{g.fault ? <Chip tone="bad">{g.fault}</Chip> : g.state}{g.reason ? `: ${g.reason}` : ""}</dd>
@@ -59,17 +59,36 @@ function GpuDialog({ g, close }: { g: Gpu; close: () => void }) {
         <dd>{g.holders.length ? g.holders.map((h) => <div key={h.task}>{h.task && <a href={`/tasks/${h.task}`} onClick={close}>{h.name || h.task.slice(0, 8)}</a>} <span class="muted">{h.user || OTHERS}{h.gpu_milli && h.gpu_milli < 1000 ? `, ${milli(h.gpu_milli)} of it` : ""}</span></div>) : "nobody"}</dd>
         {g.driver && <><dt>Driver</dt><dd>{g.driver}</dd></>}
       </dl>
-      {isAdmin() && !drained && <Field label="Why it is drained">{(p) => <input {...p} value={why.value} onInput={(e) => (why.value = e.currentTarget.value)} placeholder="for the others to read" />}</Field>}
+      {may("manage-nodes") && !drained && <Field label="Why it is drained">{(p) => <input {...p} value={why.value} onInput={(e) => (why.value = e.currentTarget.value)} placeholder="for the others to read" />}</Field>}
     </Ask>
   );
 }
 
-function NodeCard({ n, gpus, open, more }: { n: NodeInfo; gpus: Gpu[]; open: (g: Gpu) => void; more: () => void }) {
+const NONE: Gpu[] = [];
+const byName = new Intl.Collator(undefined, { numeric: true });
+
+/** The cards of each node. What is told of one node leaves the others' lists as they are, so that only that one is drawn anew. */
+function byNode(gpus: Gpu[], old: Map<string, Gpu[]>): Map<string, Gpu[]> {
+  const out = new Map<string, Gpu[]>();
+  for (const g of gpus) {
+    const of = out.get(g.node);
+    if (of) of.push(g);
+    else out.set(g.node, [g]);
+  }
+  for (const [node, of] of out) {
+    of.sort((a, b) => a.index - b.index);
+    const was = old.get(node);
+    if (was?.length === of.length && was.every((g, i) => g === of[i])) out.set(node, was);
+  }
+  return out;
+}
+
+const NodeCard = memo(({ n, gpus, open, more }: { n: NodeInfo; gpus: Gpu[]; open: (g: Gpu) => void; more: (name: string) => void }) => {
   const watt = gpus.reduce((s, g) => s + (g.power_mw ?? 0), 0);
   return (
     <section class="panel node" aria-label={`Node ${n.name}`}>
       <header class="panel-head">
-        <h2><button type="button" class="linky" onClick={more}>{n.name}</button></h2>
+        <h2><button type="button" class="linky" onClick={() => more(n.name)}>{n.name}</button></h2>
         <Chip tone={TONE[n.state] ?? "still"}>{n.state}</Chip>
         <span class="muted end">{plural(n.tasks, "task")}{watt ? `, ${watts(watt)}` : ""}</span>
       </header>
@@ -84,17 +103,16 @@ function NodeCard({ n, gpus, open, more }: { n: NodeInfo; gpus: Gpu[]; open: (g:
       </div>
     </section>
   );
-}
+});
 
 function NodeDialog({ n, close }: { n: NodeInfo; close: () => void }) {
   const draining = n.state === "draining";
   return (
-    <Ask title={n.name} close={close} danger={isAdmin() && !draining} yes={!isAdmin() ? "Close" : draining ? "Take tasks again" : "Drain"}
-      act={async () => {
-        if (!isAdmin()) return;
+    <Ask title={n.name} close={close} danger={!draining} yes={draining ? "Take tasks again" : "Drain"}
+      act={may("manage-nodes") ? async () => {
         await call("PATCH", `/nodes/${part(n.name)}`, { state: draining ? "ready" : "draining" });
         say(draining ? `${n.name} takes tasks again.` : `${n.name} takes no new tasks; what runs there goes on.`);
-      }}>
+      } : undefined}>
       <dl class="facts">
         <dt>State</dt><dd>{n.state}</dd>
         <dt>Has</dt><dd>{resources(n.total)}{n.gpu_model ? ` (${n.gpu_model})` : ""}</dd>
@@ -134,7 +152,12 @@ export function Cluster() {
     const told = new Set(g.gpus.map((x) => x.node));
     return { gpus: [...d.gpus.filter((x) => !told.has(x.node)), ...g.gpus] };
   })), []);
-  const all = gpus.data?.gpus ?? [];
+  const all = gpus.data?.gpus ?? NONE;
+  const last = useRef(new Map<string, Gpu[]>());
+  const cards = useMemo(() => (last.current = byNode(all, last.current)), [all]);
+  const sorted = useMemo(() => [...(nodes.data?.nodes ?? [])].sort((a, b) => byName.compare(a.name, b.name)), [nodes.data]);
+  const choose = useCallback((g: Gpu) => (open.value = { node: g.node, index: g.index }), []);
+  const tell = useCallback((name: string) => (about.value = name), []);
   const held = all.filter((g) => g.holders.length).length;
   const busy = all.filter((g) => (g.sm_percent ?? 0) >= 2).length;
   const idle = all.filter((g) => g.holders.length && g.sm_percent != null && g.sm_percent < 2).length;
@@ -147,7 +170,7 @@ export function Cluster() {
         <div class="legend" role="img" aria-label="Colour: use of the GPU, from none to full">
           <span class="muted">use</span>{[0, 1, 2, 3, 4, 5].map((h) => <i key={h} class="swatch" data-heat={h} />)}<span class="muted">full</span>
         </div>
-        {isAdmin() && <button class="button" type="button" onClick={() => (inviting.value = true)}><Icon name="plus" />Node</button>}
+        {may("manage-nodes") && <button class="button" type="button" onClick={() => (inviting.value = true)}><Icon name="plus" />Node</button>}
       </div>
       <dl class="tiles">
         <div class="tile"><dt>Nodes</dt><dd>{nodes.data ? nodes.data.nodes.filter((n) => n.state === "ready").length : "–"} <small>of {nodes.data?.nodes.length ?? "–"} ready</small></dd></div>
@@ -162,12 +185,13 @@ export function Cluster() {
       {!nodes.data ? (nodes.error ? null : <Bones rows={6} />) : nodes.data.nodes.length === 0 ? (
         <Panel label="Nodes"><Empty title="No node has joined">On the machine that shall: <code>virga join</code> with an invitation from <code>virga node invite</code>.</Empty></Panel>
       ) : (
-        <div class="nodes">
-          {[...nodes.data.nodes].sort((a, b) => a.name.localeCompare(b.name, undefined, { numeric: true })).map((n) => (
-            <NodeCard key={n.id || n.name} n={n} gpus={all.filter((g) => g.node === n.name).sort((a, b) => a.index - b.index)}
-              open={(g) => (open.value = { node: g.node, index: g.index })} more={() => (about.value = n.name)} />
-          ))}
-        </div>
+        <Growing of={sorted} step={60}>
+          {(shown) => (
+            <div class="nodes">
+              {shown.map((n) => <NodeCard key={n.id || n.name} n={n} gpus={cards.get(n.name) ?? NONE} open={choose} more={tell} />)}
+            </div>
+          )}
+        </Growing>
       )}
       {chosen && <GpuDialog g={chosen} close={() => (open.value = null)} />}
       {inviting.value && <Invite close={() => (inviting.value = false)} />}

@@ -1,7 +1,7 @@
 // What was spent, by whom and when; budgets; what was paid for and not used; energy.
 import { useSignal } from "@preact/signals";
 import { useMemo } from "preact/hooks";
-import { call, isAdmin, me, part, url } from "../api";
+import { call, may, me, part, url } from "../api";
 import { duration, energy, money, parseMoney, percent, plural, relative, size } from "../format";
 import { useGet } from "../load";
 import { query, setQuery } from "../router";
@@ -43,9 +43,9 @@ function Budgets() {
   const got = useGet<{ budgets: Budget[] }>("/budgets", {}, 20_000);
   const editing = useSignal<Budget | "new" | null>(null);
   const removing = useSignal<Budget | null>(null);
-  const may = isAdmin() || me.value?.role === "lead";
+  const sets = may("manage-money", "manage-team");
   return (
-    <Panel title="Budgets" end={may && <button class="button small" type="button" onClick={() => (editing.value = "new")}><Icon name="plus" />Budget</button>}>
+    <Panel title="Budgets" end={sets && <button class="button small" type="button" onClick={() => (editing.value = "new")}><Icon name="plus" />Budget</button>}>
       <Show of={got} rows={2}>
         {({ budgets }) => budgets.length ? (
           <ul class="budgets">
@@ -56,8 +56,8 @@ function Budgets() {
                   <span class="muted">then {b.policy === "warn" ? "a warning" : b.policy === "queue" ? "new tasks wait" : "tasks stop"}</span>
                   <span class="end row">
                     <span>{money(b.spent_micro)} of {money(b.limit_micro, b.currency)} a {b.period}</span>
-                    {may && <button class="button small" type="button" onClick={() => (editing.value = b)}>Change…</button>}
-                    {may && <button class="button small danger" type="button" onClick={() => (removing.value = b)}>Remove…</button>}
+                    {sets && <button class="button small" type="button" onClick={() => (editing.value = b)}>Change…</button>}
+                    {sets && <button class="button small danger" type="button" onClick={() => (removing.value = b)}>Remove…</button>}
                   </span>
                 </div>
                 <Meter part={b.spent_micro} whole={b.limit_micro} tone={b.state === "capped" ? "bad" : b.state === "warned" ? "wait" : undefined} label={`${percent(b.spent_micro, b.limit_micro)} spent`} />
@@ -65,7 +65,7 @@ function Budgets() {
               </li>
             ))}
           </ul>
-        ) : <Empty title="No budget is set">{may ? "A budget warns, lets new tasks wait, or stops what runs, as you choose." : ""}</Empty>}
+        ) : <Empty title="No budget is set">{sets ? "A budget warns, lets new tasks wait, or stops what runs, as you choose." : ""}</Empty>}
       </Show>
       {editing.value && <BudgetDialog of={editing.value === "new" ? null : editing.value} close={() => (editing.value = null)} done={got.again} />}
       {removing.value && (
@@ -80,7 +80,7 @@ function Budgets() {
 
 function BudgetDialog({ of, close, done }: { of: Budget | null; close: () => void; done: () => void }) {
   const v = useSignal({
-    name: of?.name ?? "", scope: of?.scope ?? "cloud", limit: of ? String(of.limit_micro / 1e6) : "", period: of?.period ?? "month",
+    name: of?.name ?? "", scope: of?.scope ?? (may("manage-money") ? "cloud" : `team:${me.value?.team}`), limit: of ? String(of.limit_micro / 1e6) : "", period: of?.period ?? "month",
     warn: (of?.warn_percent ?? [50, 80]).join(", "), policy: of?.policy ?? "warn",
   });
   const bind = (k: keyof typeof v.value) => ({
@@ -152,7 +152,7 @@ export function CostPage() {
                 <Panel title={`By ${by} and day`} end={<Key keys={keys} rest={Math.max(0, keys.length - 7)} />}>
                   {c.rows.some((r) => r.cost_micro > 0) ? (
                     <div class="panel-body"><Bars stacks={stacks} keys={keys} show={(n) => money(n)} label={`Cost of each day by ${by}; the table below has the sums`} /></div>
-                  ) : <Empty title="Nothing was charged in this time">{isAdmin() ? <>Set what a pool costs under <a href="/admin/prices">prices</a>.</> : "Nobody set a price, or nothing ran."}</Empty>}
+                  ) : <Empty title="Nothing was charged in this time">{may("manage-money") ? <>Set what a pool costs under <a href="/admin/prices">prices</a>.</> : "Nobody set a price, or nothing ran."}</Empty>}
                   {sums.length > 0 && (
                     <Wide>
                       <table>

@@ -6,6 +6,7 @@ import { useGet } from "../load";
 import { again } from "../model/draft";
 import { navigate } from "../router";
 import type { Environment, Task } from "../types";
+import { Growing } from "../ui/growing";
 import { Ask, Empty, Field, Panel, say, Show, When, Wide } from "../ui/parts";
 
 const refOf = (e: Environment) => (e.owner && e.owner !== me.value?.user ? `${e.owner}//${e.name}@${e.version}` : `${e.name}@${e.version}`);
@@ -29,12 +30,12 @@ export function Environments() {
       </div>
       <Panel label="Environments">
         <Show of={got}>
-          {({ environments }) => environments.length ? (
+          {({ environments }) => environments.length ? <Growing of={environments}>{(shown) => (
             <Wide>
               <table>
                 <thead><tr><th>Environment</th><th>Owner</th><th>From</th><th class="number">Files</th><th class="number">Size</th><th>Saved</th><th><span class="unseen">Actions</span></th></tr></thead>
                 <tbody>
-                  {environments.map((e) => (
+                  {shown.map((e) => (
                     <tr key={refOf(e)}>
                       <td><span class="strong">{e.name}</span><span class="muted">@{e.version}</span></td><td>{e.owner}</td><td class="muted">{e.source}</td>
                       <td class="number">{count(e.files)}{e.missing ? <span class="muted" title="files without content"> ({count(e.missing)} missing)</span> : null}</td>
@@ -49,7 +50,7 @@ export function Environments() {
                 </tbody>
               </table>
             </Wide>
-          ) : <Empty title="No environment is saved">Save this machine's by <code>virga env save NAME</code>, or bring an image in by <code>virga env import</code>.</Empty>}
+          )}</Growing> : <Empty title="No environment is saved">Save this machine's by <code>virga env save NAME</code>, or bring an image in by <code>virga env import</code>.</Empty>}
         </Show>
       </Panel>
       {removing.value && (
