@@ -1,12 +1,15 @@
 /* Lists of tasks in pages, newest first, and watching. Tasks that have not ended are in memory, the
    others in the store; whoever asks sees one list. What is folded under a group or parent is not
-   shown by itself unless it is asked for. A page costs one pass over memory, whatever its size. */
+   shown by itself unless it is asked for. A page costs one pass over memory, whatever its size, and
+   a bounded part of the store: what would take longer is searched by another thread
+   (task-search.h), and the list is made when that has found its ids. */
 #include "base/cleanup.h"
 #include "base/mem.h"
 #include "base/util.h"
 #include "control/api.h"
 #include "control/events.h"
 #include "control/persist.h"
+#include "control/task-search.h"
 #include "control/users.h"
 
 #include <ctype.h>
@@ -120,7 +123,10 @@ struct listing {
     size_t n_owned;
     struct page page;
     uint64_t before_usec, before_id;
-    uint64_t twice; /* counted in memory, although the store has the end already */
+    uint64_t twice;                 /* counted in memory, although the store has the end already */
+    const struct vg_search *search; /* borrowed; NULL: the store has not been searched yet */
+    uint64_t *memory;               /* owned: ids of the page's tasks that are in memory */
+    size_t n_memory;
 };
 
 static bool newer(const struct vg_task *a, uint64_t usec, uint64_t id) {
@@ -177,7 +183,7 @@ static int add_row(void *arg, const struct vg_task_row *row) {
     int r = vg_row_tasks_get(&l->rows, row, &t);
     if (r < 0)
         return r == -EBADMSG ? 0 : r;
-    if (!vg_query_wants(&l->query, t) || l->n_owned >= l->page.want) {
+    if (!vg_query_wants(&l->query, t) || l->n_owned >= 2 * l->page.want) {
         vg_task_free(t);
         return 0;
     }
@@ -186,7 +192,7 @@ static int add_row(void *arg, const struct vg_task_row *row) {
     return 0;
 }
 
-static int add_stored(struct listing *l) {
+static struct vg_task_filter filter_of(const struct listing *l) {
     const Vg__Pb__TaskQuery *q = l->query.q;
     const struct vg_user *u = l->query.user;
     bool all = q->all_users && vg_user_may(u, VG_ACT_SEE_ALL);
@@ -206,15 +212,38 @@ static int add_stored(struct listing *l) {
                                .top = !q->flat && !l->query.of && !q->n_task,
                                .fold = l->query.of,
                                .search = q->search && *q->search ? q->search : NULL,
-                               .since_usec = q->since_usec};
+                               .since_usec = q->since_usec,
+                               .steps = l->ctl->list_steps};
     /* Of an ended group every member may be in the store, with the group's words: they match as it
        does, so they are looked through here. */
     if (l->query.of)
         f.search = NULL;
+    return f;
+}
+
+/* What a search found, and what left memory for the store while it went on. */
+static int add_found(struct listing *l, const struct vg_search *s) {
+    int r = 0;
+    for (size_t i = 0; i < s->n && r >= 0; i++) {
+        r = vg_store_get_task(l->ctl->store, s->id[i], add_row, l);
+        r = r == -ENOENT ? 0 : r; /* removed meanwhile */
+    }
+    return r;
+}
+
+/* -ECANCELED: it would take too long here. */
+static int add_stored(struct listing *l) {
+    struct vg_task_filter f = filter_of(l);
     uint64_t memory = l->page.offered - l->twice, stored = 0;
-    int r = vg_store_query_tasks(l->ctl->store, &f, add_row, l);
-    if (r >= 0 && !f.search && !f.n_labels && vg_store_count_tasks(l->ctl->store, &f, &stored) >= 0)
-        l->page.offered = VG_MAX(l->page.offered, memory + stored);
+    bool counts = !f.search && !f.n_labels;
+    int r =
+        l->search ? add_found(l, l->search) : vg_store_query_tasks(l->ctl->store, &f, add_row, l);
+    if (!f.n_states && !f.pool && !f.name)
+        f.steps *= 4; /* rows that are only counted cost little */
+    if (r >= 0 && counts && !l->search)
+        r = vg_store_count_tasks(l->ctl->store, &f, &stored);
+    if (r >= 0 && counts)
+        l->page.offered = VG_MAX(l->page.offered, memory + (l->search ? l->search->count : stored));
     return r;
 }
 
@@ -224,17 +253,39 @@ static bool is_stored_too(const struct listing *l, const struct vg_task *t) {
     return vg_task_is_ended(t) && vg_store_has_end(l->ctl->store, t->id) > 0;
 }
 
-static int collect(struct listing *l, struct vg_err *err) {
+/* Where a page begins: ID.WHEN in hex, as `next` says it, so that it holds when that task is gone;
+   or a task. */
+static int read_before(struct listing *l, struct vg_err *err) {
     const char *before = l->query.q->before;
-    if (before && *before) {
-        struct vg_found f;
-        int r = vg_find_task(l->ctl, l->query.user, before, &f, err);
-        if (r < 0)
-            return r;
-        l->before_usec = vg_found_task(&f)->created_usec;
-        l->before_id = vg_found_task(&f)->id;
-        vg_found_done(&f);
+    char id[VG_ID_LEN + 1] = "", *end;
+    struct vg_found f;
+    if (!before || !*before)
+        return 0;
+    if (strcspn(before, ".") == VG_ID_LEN && before[VG_ID_LEN]) {
+        memcpy(id, before, VG_ID_LEN);
+        l->before_usec = strtoull(before + VG_ID_LEN + 1, &end, 16);
+        if (!*end && isxdigit((unsigned char)before[VG_ID_LEN + 1]) &&
+            vg_id_parse(id, &l->before_id) >= 0 && l->before_usec <= INT64_MAX)
+            return 0;
     }
+    int r = vg_find_task(l->ctl, l->query.user, before, &f, err);
+    if (r < 0)
+        return r;
+    l->before_usec = vg_found_task(&f)->created_usec;
+    l->before_id = vg_found_task(&f)->id;
+    vg_found_done(&f);
+    return 0;
+}
+
+static void note_memory(struct listing *l) {
+    for (size_t i = 0; i < l->page.n; i++)
+        l->memory[l->n_memory++] = l->page.task[i]->id;
+}
+
+static int collect(struct listing *l, struct vg_err *err) {
+    int r = read_before(l, err);
+    if (r < 0)
+        return r;
     vg_map_for_each (s, &l->ctl->jobs) {
         const struct vg_task *t = ((struct vg_job *)s->value)->task;
         if (!vg_query_wants(&l->query, t))
@@ -245,7 +296,10 @@ static int collect(struct listing *l, struct vg_err *err) {
         else
             offer(&l->page, t);
     }
-    int r = add_stored(l);
+    note_memory(l);
+    r = add_stored(l);
+    if (r == -ECANCELED && !l->search)
+        return r;
     if (r < 0)
         return vg_err_sys(err, r, "cannot read the list of tasks");
     if (l->page.n)
@@ -253,14 +307,14 @@ static int collect(struct listing *l, struct vg_err *err) {
     return 0;
 }
 
-static void send_list(struct vg_call *call, const struct listing *l) {
+static void send_list(struct vg_peer *p, uint32_t req, const struct listing *l) {
     size_t limit = l->page.want - 1, n = VG_MIN(l->page.n, limit);
-    char next[VG_ID_LEN + 1];
+    char id[VG_ID_LEN + 1], next[VG_ID_LEN + 20];
     vg_auto_free struct vg_task_info *info = vg_alloc((n + 1) * sizeof *info);
     vg_auto_free Vg__Pb__TaskInfo **list = vg_alloc((n + 1) * sizeof *list);
     vg_auto_free char(*why)[256] = vg_alloc((n + 1) * sizeof *why);
     if (!info || !list || !why) {
-        vg_peer_error(call->peer, call->req, VG_INTERNAL, "out of memory");
+        vg_peer_error(p, req, VG_INTERNAL, "out of memory");
         return;
     }
     for (size_t i = 0; i < n; i++) {
@@ -275,38 +329,68 @@ static void send_list(struct vg_call *call, const struct listing *l) {
     m.has_total = 1;
     m.total = l->page.offered;
     if (l->page.n > limit && n) {
-        vg_id_format(l->page.task[n - 1]->id, next);
+        vg_id_format(l->page.task[n - 1]->id, id);
+        snprintf(next, sizeof next, "%s.%llx", id,
+                 (unsigned long long)l->page.task[n - 1]->created_usec);
         m.next = next;
     }
     env.body_case = B(TASKS);
     env.tasks = &m;
-    vg_peer_send(call->peer, call->req, false, &env);
+    vg_peer_send(p, req, false, &env);
+}
+
+static void listing_done(struct listing *l) {
+    for (size_t i = 0; i < l->n_owned; i++)
+        vg_task_free(l->owned[i]);
+    vg_row_tasks_done(&l->rows);
+    free(l->owned);
+    free(l->memory);
+    free(l->page.task);
+}
+
+/* -ECANCELED: it is to be searched for. */
+static int make_list(struct listing *l, const struct vg_user *u, const Vg__Pb__TaskQuery *q,
+                     struct vg_err *err) {
+    size_t limit = q->limit && q->limit < LIST_MAX ? q->limit : q->limit ? LIST_MAX : VG_TASK_PAGE;
+    l->page.want = limit + 1; /* one more says whether there is a next page */
+    l->owned = vg_alloc(2 * l->page.want * sizeof *l->owned);
+    l->memory = vg_alloc(l->page.want * sizeof *l->memory);
+    l->page.task = vg_alloc(l->page.want * sizeof *l->page.task);
+    if (!l->owned || !l->memory || !l->page.task)
+        return vg_err_sys(err, ENOMEM, "cannot list tasks");
+    int r = vg_query_init(&l->query, l->ctl, u, q, err);
+    if (r < 0)
+        return r;
+    vg_store_hold_still(l->ctl->store);
+    r = collect(l, err);
+    vg_store_move_on(l->ctl->store);
+    return r;
+}
+
+static void searched(struct vg_peer *p, uint32_t req, const struct vg_search *s) {
+    struct vg_err err = VG_ERR_INIT;
+    struct listing l = {.ctl = p->ctl, .rows.ctl = p->ctl, .search = s};
+    const struct vg_user *u = vg_peer_user(p, &err);
+    if (!u || make_list(&l, u, s->q, &err) < 0)
+        vg_peer_fail(p, req, &err);
+    else
+        send_list(p, req, &l);
+    listing_done(&l);
 }
 
 void vg_api_task_list(struct vg_call *call) {
-    const Vg__Pb__TaskQuery *q = call->env->task_list;
     struct vg_err err = VG_ERR_INIT;
     struct listing l = {.ctl = call->ctl, .rows.ctl = call->ctl};
-    size_t limit = q->limit && q->limit < LIST_MAX ? q->limit : q->limit ? LIST_MAX : VG_TASK_PAGE;
-    l.page.want = limit + 1; /* one more says whether there is a next page */
-    l.owned = vg_alloc(l.page.want * sizeof *l.owned);
-    l.page.task = vg_alloc(l.page.want * sizeof *l.page.task);
-    int r = l.owned && l.page.task ? vg_query_init(&l.query, call->ctl, call->user, q, &err)
-                                   : vg_err_sys(&err, ENOMEM, "cannot list tasks");
-    if (r >= 0) {
-        vg_store_hold_still(call->ctl->store);
-        r = collect(&l, &err);
-        vg_store_move_on(call->ctl->store);
+    int r = make_list(&l, call->user, call->env->task_list, &err);
+    if (r == -ECANCELED && !err.reason) {
+        struct vg_task_filter f = filter_of(&l);
+        r = vg_search_start(call, &f, l.memory, l.n_memory, searched, &err);
+    } else if (r >= 0) {
+        send_list(call->peer, call->req, &l);
     }
     if (r < 0)
         vg_peer_fail(call->peer, call->req, &err);
-    else
-        send_list(call, &l);
-    for (size_t i = 0; i < l.n_owned; i++)
-        vg_task_free(l.owned[i]);
-    vg_row_tasks_done(&l.rows);
-    free(l.owned);
-    free(l.page.task);
+    listing_done(&l);
 }
 
 /* ------------------------------------------------------------------ watching */

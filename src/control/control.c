@@ -30,6 +30,7 @@
 #include "control/schedule.h"
 #include "control/secrets.h"
 #include "control/series.h"
+#include "control/task-search.h"
 #include "control/users.h"
 #include "control/webport.h"
 #include "model/session.h"
@@ -234,6 +235,8 @@ int vg_control_start(struct vg_control *c, uv_loop_t *loop, const struct vg_cont
     vg_list_init(&c->news);
     vg_list_init(&c->links);
     vg_list_init(&c->asked);
+    vg_list_init(&c->searches);
+    c->list_steps = VG_LIST_STEPS;
     vg_list_init(&c->peers_of);
     c->started_usec = c->pruned_usec = c->saved_usec = vg_now_usec();
     c->series_room = VG_SERIES_ROOM;
@@ -307,6 +310,7 @@ void vg_control_stop(struct vg_control *c, const char *why) {
     vg_rest_stop(c);
     vg_webport_stop(c);
     vg_events_stop(c);
+    vg_search_stop(c);
     vg_replay_stop_all(c);
     vg_timer_stop(&c->wake);
     if (c->store) {

@@ -35,7 +35,9 @@ struct vg_control {
         uint64_t stored; /* ... and of the newest that is stored */
         uint64_t day;    /* until its beginning everything is written */
     } ledger;
-    struct vg_list asked;       /* cost.c's: questions about the ledger */
+    struct vg_list asked;    /* cost.c's: questions about the ledger */
+    struct vg_list searches; /* task-search.c's */
+    uint32_t list_steps; /* thousands of the store's that a list may take here: some milliseconds */
     struct vg_budgets *budgets; /* owned; NULL: there are none */
     struct vg_timer *wake;      /* when the scheduler wants to be asked again ... */
     uint64_t wake_usec;         /* ... wall time */

@@ -1,4 +1,4 @@
-/* Tasks: loading, lists in pages, search. Loop thread. */
+/* Tasks: loading, lists in pages, search. Loop thread, but for vg_store_scan_tasks. */
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/util.h"
@@ -71,8 +71,8 @@ static int make_where(struct where *w, const struct vg_task_filter *f) {
     if (f->user && f->or_team) {
         add(w, "(user=? OR team=?)", f->user);
         w->bind[w->n++] = f->or_team;
-    } else if (f->user) {
-        add(w, "user=?", f->user);
+    } else if (f->user) { /* the name's index, not the user's, finds few */
+        add(w, f->name ? "+user=?" : "user=?", f->user);
     }
     if (f->pool)
         add(w, "pool=?", f->pool);
@@ -130,10 +130,31 @@ static int prepare(struct vg_store *s, const char *head, struct where *w, const 
     return r;
 }
 
-int vg_store_query_tasks(struct vg_store *s, const struct vg_task_filter *f, vg_task_row_cb *cb,
-                         void *arg) {
+/* --- searches that would take too long are given up --- */
+
+#define STEP 1000 /* of the database, between two looks */
+
+static int spend(void *arg) {
+    uint32_t *left = arg;
+    return (*left)-- == 0;
+}
+
+static int is_stopped(void *arg) {
+    return atomic_load((atomic_bool *)arg);
+}
+
+static void bound(struct vg_store *s, uint32_t *steps) {
+    sqlite3_progress_handler(s->reader, *steps ? STEP : 0, *steps ? spend : NULL, steps);
+}
+
+static void unbound(struct vg_store *s) {
+    sqlite3_progress_handler(s->reader, 0, NULL, NULL);
+}
+
+/* "<head> WHERE ... " of a page: fn for every row of it. */
+static int read_page(struct vg_store *s, const char *head, const struct vg_task_filter *f,
+                     int (*fn)(void *ctx, sqlite3_stmt *q), void *ctx) {
     struct where w = {0};
-    struct ctx c = {cb, arg};
     char id[VG_ID_LEN + 1] = "", tail[96];
     sqlite3_stmt *q;
     bool page = f->before_usec || f->before_id;
@@ -145,7 +166,7 @@ int vg_store_query_tasks(struct vg_store *s, const struct vg_task_filter *f, vg_
     snprintf(tail, sizeof tail, " ORDER BY created_usec DESC,id DESC LIMIT %u",
              f->limit ? f->limit : VG_TASK_PAGE);
     if (r >= 0)
-        r = w.failed ? -ENOMEM : prepare(s, select_tasks, &w, tail, &q);
+        r = w.failed ? -ENOMEM : prepare(s, head, &w, tail, &q);
     vg_buf_done(&w.sql);
     if (r < 0)
         return r;
@@ -153,7 +174,17 @@ int vg_store_query_tasks(struct vg_store *s, const struct vg_task_filter *f, vg_
         sqlite3_bind_int64(q, w.n + 1, (int64_t)f->before_usec);
         sqlite3_bind_text(q, w.n + 2, id, -1, SQLITE_STATIC);
     }
-    return store_each(q, row_task, &c);
+    return store_each(q, fn, ctx);
+}
+
+int vg_store_query_tasks(struct vg_store *s, const struct vg_task_filter *f, vg_task_row_cb *cb,
+                         void *arg) {
+    struct ctx c = {cb, arg};
+    uint32_t steps = f->steps;
+    bound(s, &steps);
+    int r = read_page(s, select_tasks, f, row_task, &c);
+    unbound(s);
+    return r;
 }
 
 static int row_count(void *arg, sqlite3_stmt *q) {
@@ -161,7 +192,7 @@ static int row_count(void *arg, sqlite3_stmt *q) {
     return 0;
 }
 
-int vg_store_count_tasks(struct vg_store *s, const struct vg_task_filter *f, uint64_t *ret) {
+static int count(struct vg_store *s, const struct vg_task_filter *f, uint64_t *ret) {
     struct where w = {0};
     sqlite3_stmt *q;
     uint64_t n = 0;
@@ -173,6 +204,47 @@ int vg_store_count_tasks(struct vg_store *s, const struct vg_task_filter *f, uin
         r = store_each(q, row_count, &n);
     if (r >= 0)
         *ret = n;
+    return r;
+}
+
+int vg_store_count_tasks(struct vg_store *s, const struct vg_task_filter *f, uint64_t *ret) {
+    uint32_t steps = f->steps;
+    bound(s, &steps);
+    int r = count(s, f, ret);
+    unbound(s);
+    return r;
+}
+
+struct scan {
+    uint64_t *ids;
+    size_t n, room;
+};
+
+static int row_scanned(void *arg, sqlite3_stmt *q) {
+    struct scan *c = arg;
+    if (c->n < c->room)
+        c->ids[c->n++] = store_id(q, 0);
+    return 0;
+}
+
+int vg_store_scan_tasks(const char *path, const struct vg_task_filter *f, atomic_bool *stop,
+                        uint64_t *ids, size_t *ret_n, uint64_t *ret_count) {
+    struct vg_err err = VG_ERR_INIT;
+    struct vg_task_filter whole = *f;
+    struct vg_store own = {0}; /* its reader is all that is looked at */
+    struct scan c = {ids, 0, f->limit};
+    whole.steps = 0;
+    int r = store_open_db(path, true, 0, &own.reader, &err);
+    if (r < 0)
+        return r;
+    sqlite3_exec(own.reader, "BEGIN", NULL, NULL, NULL); /* both of one moment */
+    sqlite3_progress_handler(own.reader, STEP, is_stopped, stop);
+    r = read_page(&own, "SELECT id FROM tasks ", &whole, row_scanned, &c);
+    if (r >= 0 && ret_count)
+        r = count(&own, &whole, ret_count);
+    store_close_reader(own.reader);
+    if (r >= 0)
+        *ret_n = c.n;
     return r;
 }
 

@@ -7,9 +7,10 @@
    on the loop thread inside vg_store_dispatch(); the store calls `notify` (from the writer thread)
    to ask for that: virgad sends a uv_async there.
 
-   Reading: synchronous, on a connection of its own, on the loop thread. A read sees what was
-   committed, not what is queued: the caller answers from memory about what it has not yet been told
-   is committed, or calls vg_store_flush() first.
+   Reading: synchronous, on a connection of its own, on the loop thread; vg_store_scan_… are for
+   other threads and open one each. A read sees what was committed, not what is queued: the caller
+   answers from memory about what it has not yet been told is committed, or calls vg_store_flush()
+   first.
 
    What always holds:
    1. After kill -9 at any moment the file opens again; every operation whose callback reported
@@ -22,6 +23,8 @@
    All functions are for one thread (the loop's), except that `notify` is called on the writer. */
 #include "base/err.h"
 #include "store/rows.h"
+
+#include <stdatomic.h>
 
 struct vg_store;
 
@@ -256,15 +259,22 @@ struct vg_task_filter {
     uint64_t fold;            /* not 0: only what is folded under this */
     const char *search;       /* NULL, or in name, labels or command; letters' case is ignored */
     uint64_t since_usec;      /* created at or after */
+    uint32_t steps;           /* thousands of the database's steps that it may take; 0: any */
 };
 #define VG_TASK_FILTER_MAX 16
 #define VG_TASK_PAGE 100
 
-/* Newest first, by (created, id). Rows carry spec, who and grant. */
+/* Newest first, by (created, id). Rows carry spec, who and grant. -ECANCELED: f->steps were too
+ * few.
+ */
 int vg_store_query_tasks(struct vg_store *s, const struct vg_task_filter *f, vg_task_row_cb *cb,
                          void *arg);
-/* How many match; paging and limit are ignored. */
+/* How many match; paging and limit are ignored. -ECANCELED as above. */
 int vg_store_count_tasks(struct vg_store *s, const struct vg_task_filter *f, uint64_t *ret);
+/* The ids of such a page and, unless ret_count is NULL, how many match: for another thread than the
+   loop's. `ids` has room for f->limit. -ECANCELED: *stop was set meanwhile. */
+int vg_store_scan_tasks(const char *path, const struct vg_task_filter *f, atomic_bool *stop,
+                        uint64_t *ids, size_t *ret_n, uint64_t *ret_count);
 /* By id. -ENOENT when there is none. */
 int vg_store_get_task(struct vg_store *s, uint64_t id, vg_task_row_cb *cb, void *arg);
 /* 1 when the task's end is stored, 0 when it is not, or an error. */

@@ -61,6 +61,8 @@ int store_errno(int rc) {
         return -EBUSY;
     case SQLITE_TOOBIG:
         return -E2BIG;
+    case SQLITE_INTERRUPT:
+        return -ECANCELED;
     default:
         return -EIO;
     }

@@ -205,6 +205,34 @@ Test(store, pages_cover_everything_once) {
     cr_assert_eq(n, 50);
 }
 
+Test(store, a_search_that_takes_long_is_given_up_and_another_thread_finds_the_same) {
+    const char *const labels[] = {"k=v"};
+    struct vg_task_filter f = {.limit = 7, .label = labels, .n_labels = 1};
+    uint64_t got[8] = {0}, *at = got, ids[7], n = 0;
+    size_t found = 0;
+    atomic_bool stop = false;
+    for (uint64_t id = 1; id <= 2000; id++) {
+        struct vg_task_row row = helper_task(id);
+        row.created_usec = id;
+        row.labels = id % 300 ? "" : "k=v\n";
+        vg_store_put_task(s, &row, VG_STORE_LAZY, NULL, NULL);
+    }
+    vg_store_flush(s);
+    f.steps = 1;
+    cr_assert_eq(vg_store_query_tasks(s, &f, collect, &at), -ECANCELED);
+    cr_assert_eq(vg_store_count_tasks(s, &f, &n), -ECANCELED);
+    f.steps = 0;
+    at = got;
+    cr_assert_eq(vg_store_query_tasks(s, &f, collect, &at), 0, "the next one is not bounded");
+    cr_assert_eq(at - got, 6);
+    cr_assert_eq(vg_store_scan_tasks(vg_store_path(s), &f, &stop, ids, &found, &n), 0);
+    cr_assert_eq(found, 6);
+    cr_assert_eq(n, 6);
+    cr_assert_eq(memcmp(ids, got, found * sizeof *ids), 0);
+    stop = true;
+    cr_assert_eq(vg_store_scan_tasks(vg_store_path(s), &f, &stop, ids, &found, &n), -ECANCELED);
+}
+
 Test(store, filters_narrow) {
     const struct {
         uint64_t id;
