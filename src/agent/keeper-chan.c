@@ -67,7 +67,8 @@ void kchan_drop(struct keeper *k, struct kchan *c) {
 /* The owning client is gone without a word. A local one is dead; a remote one may come back. */
 static void owner_lost(struct keeper *k, struct ktask *t, struct kchan *c) {
     bool local = c->local;
-    bool complete = c->exit_sent && (local || c->acked == t->ring.end);
+    bool complete =
+        c->exit_sent && (local || (c->acked == t->ring.end && !vg_buf_len(&t->data_buf)));
     uint64_t acked = c->acked;
     kchan_drop(k, c);
     if (t->detached || complete) {
@@ -120,6 +121,10 @@ static void name_records(struct kchan *c) {
 /* Starts a frame with as many whole records as fit. False when there is nothing to send. */
 static bool frame_begin(struct kchan *c) {
     struct vg_ring *r = &c->task->ring;
+    if (c->owner && kdata_is(c->task)) { /* what it prints is for its log */
+        c->sent = c->acked = r->end;
+        return false;
+    }
     if (c->sent < r->begin) {
         uint8_t at[8];
         vg_put64(at, r->begin);
@@ -192,6 +197,8 @@ void kchan_flush(struct keeper *k, struct kchan *c) {
         if (c->frame_len == 0 && !frame_begin(c)) {
             if (vg_buf_len(&c->out) > 0)
                 continue;
+            if (kdata_queue(c))
+                continue;
             if (c->task->finished && goes_elsewhere(c->task)) {
                 kchan_drop(k, c);
                 return;
@@ -259,6 +266,10 @@ static void on_hello(struct keeper *k, struct kchan *c, const uint8_t *p, size_t
     if (c->sent > t->ring.end)
         c->sent = t->ring.end;
     c->sent = vg_ring_seek(&t->ring, c->sent);
+    if (!c->observe && kdata_is(t)) {
+        c->sent = want; /* it wants none */
+        kdata_hello(c, n >= 20 ? vg_get64(p + 12) : 0);
+    }
     c->acked = c->sent;
     if (!c->observe) {
         struct kchan *old = t->owner;
@@ -315,6 +326,10 @@ static void on_frame(struct keeper *k, struct kchan *c, unsigned kind, const uin
     }
     if (!mine)
         return; /* observers only look */
+    if (kind == VG_TIO_DATA_ACK && n == 8) {
+        kdata_acked(k, c, vg_get64(p));
+        return;
+    }
     if (kind == VG_TIO_INPUT && n >= 8)
         ktask_input(k, t, vg_get64(p), p + 8, n - 8);
     else if (kind == VG_TIO_INPUT_END && n == 8)

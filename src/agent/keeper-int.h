@@ -4,6 +4,7 @@
      keeper.c       life of the process: birth, agent's packets, deadlines, end
      keeper-task.c  a task: pipes or terminal, start, input and output, exit
      keeper-chan.c  a client's channel: task I/O frames in and out
+     keeper-data.c  what goes back by a two-way standard input
      keeper-log.c   shipping output to the control plane
      keeper-mirror.c  a task whose files come from another machine
 
@@ -49,6 +50,7 @@ struct kchan {
     struct vg_buf in;     /* unparsed bytes */
     struct vg_buf out;    /* control frames waiting */
     uint64_t sent, acked; /* output offsets */
+    uint64_t data_sent;   /* of a two-way input */
     size_t frame_len;     /* records in the frame under way, from `sent` on; 0: none */
     size_t frame_done;    /* bytes of it written, its own header included */
     uint8_t frame_head[16];
@@ -105,11 +107,14 @@ struct ktask {
     bool paused;
     struct source in; /* write end of stdin; fd -1: none or closed */
     struct vg_buf in_buf;
-    uint64_t in_taken; /* input offset accepted from channels */
-    uint64_t in_done;  /* delivered to the task */
-    uint64_t in_end;   /* offset of end of file, KEEPER_NEVER */
-    uint64_t in_told;  /* last INPUT_ACK */
-    bool in_ended;     /* a terminal was told of the end of input */
+    uint64_t in_taken;  /* input offset accepted from channels */
+    uint64_t in_done;   /* delivered to the task */
+    uint64_t in_end;    /* offset of end of file, KEEPER_NEVER */
+    uint64_t in_told;   /* last INPUT_ACK */
+    bool in_ended;      /* a terminal was told of the end of input */
+    struct source data; /* what it writes to a two-way standard input; fd -1: none, or its end */
+    struct vg_buf data_buf; /* of that, what the client has not acknowledged */
+    uint64_t data_acked;    /* offset of its first byte */
 
     struct vg_list chans;
     struct kchan *owner; /* the client whose reading paces the task, or NULL */
@@ -204,6 +209,20 @@ int ktask_report(struct keeper *k, struct ktask *t, bool with_start);
 void ktask_fail(struct keeper *k, struct ktask *t, enum vg_reason reason, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 uint64_t ktask_floor(const struct ktask *t); /* K1 */
+
+/* Whether what its pipes hold now is the last that counts: its command has ended in a session. */
+bool ktask_ends_here(const struct keeper *k, const struct ktask *t);
+
+/* keeper-data.c */
+bool kdata_is(const struct ktask *t); /* its standard input goes both ways */
+/* A socket for the command, and our end of it for writing. */
+int kdata_make(struct ktask *t, int *ret_ours, int *ret_theirs);
+void kdata_read(struct keeper *k, struct ktask *t); /* what is there now */
+void kdata_pace(struct keeper *k, struct ktask *t);
+/* Queues the next of it for the client that owns the task. False: there is nothing. */
+bool kdata_queue(struct kchan *c);
+void kdata_hello(struct kchan *c, uint64_t want); /* a client that has everything before `want` */
+void kdata_acked(struct keeper *k, struct kchan *c, uint64_t offset);
 
 /* keeper-chan.c */
 struct kchan *kchan_new(struct keeper *k, struct ktask *t, int fd, bool observe, bool local);

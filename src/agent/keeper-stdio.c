@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <termios.h>
 #include <unistd.h>
@@ -32,7 +33,7 @@ static size_t record_max(const struct keeper *k) {
 
 /* In a session others may hold the pipes after the command has ended: what was in them then counts
    as its output (no more than a pipe holds), and nothing later. */
-static bool ends_here(const struct keeper *k, const struct ktask *t) {
+bool ktask_ends_here(const struct keeper *k, const struct ktask *t) {
     return t->wait_known && k->session_key[0];
 }
 
@@ -50,7 +51,7 @@ static void read_one(struct keeper *k, struct ktask *t, int i) {
         }
         ssize_t n = vg_ring_read(&t->ring, t->out[i].fd, i == 0 ? VG_REC_STDOUT : VG_REC_STDERR,
                                  VG_MIN(room, VG_REC_HEADER + record_max(k)), now);
-        if (n == -EAGAIN && !ends_here(k, t))
+        if (n == -EAGAIN && !ktask_ends_here(k, t))
             return;
         if (n <= 0) { /* EIO is a terminal's way of saying end of file */
             output_closed(k, t, i);
@@ -61,7 +62,7 @@ static void read_one(struct keeper *k, struct ktask *t, int i) {
         budget -= VG_MIN(budget, (size_t)n);
         if (t->owner)
             kchan_flush(k, t->owner);
-        if (ends_here(k, t) && (t->late[i] += (size_t)n) >= PIPE_BIG)
+        if (ktask_ends_here(k, t) && (t->late[i] += (size_t)n) >= PIPE_BIG)
             output_closed(k, t, i);
     }
 }
@@ -93,6 +94,7 @@ void ktask_pace(struct keeper *k, struct ktask *t) {
         else
             keeper_watch(k, &t->out[i], EPOLLIN);
     }
+    kdata_pace(k, t);
 }
 
 /* ---- input ---- */
@@ -141,6 +143,8 @@ static void input_pump(struct keeper *k, struct ktask *t) {
             t->in_ended = true; /* a client that comes back says it again */
             t->in_end = KEEPER_NEVER;
         } else {
+            if (kdata_is(t)) /* the other way stays */
+                shutdown(t->in.fd, SHUT_WR);
             keeper_close(k, &t->in);
         }
     }
@@ -292,7 +296,8 @@ static int make_stdin(struct keeper *k, struct ktask *t, struct kstdio *s, int s
     }
     if (t->start->spec->stdin_open) {
         int ours = -1;
-        int r = make_pipe(k, t, &ours, &s->child[0], true);
+        int r = kdata_is(t) ? kdata_make(t, &ours, &s->child[0])
+                            : make_pipe(k, t, &ours, &s->child[0], true);
         t->in = (struct source){.fn = in_ready, .obj = t, .fd = ours};
         t->in_channel = true;
         return r;
@@ -336,6 +341,7 @@ void kstdio_begin(struct keeper *k, struct ktask *t) {
     for (int i = 0; i < 2; i++)
         if (t->out[i].fd >= 0)
             keeper_watch(k, &t->out[i], EPOLLIN);
+    kdata_pace(k, t);
     if (t->in.fd < 0 && t->in_done < t->in_taken)
         input_broken(k, t);
     else if (t->in_taken || t->in_end != KEEPER_NEVER)

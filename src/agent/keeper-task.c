@@ -77,7 +77,7 @@ static struct ktask *task_new(struct keeper *k, Vg__Pb__Start *start, int start_
     t->attempt = start->attempt;
     t->start = start;
     t->start_fd = start_fd;
-    t->out[0].fd = t->out[1].fd = t->in.fd = -1;
+    t->out[0].fd = t->out[1].fd = t->in.fd = t->data.fd = -1;
     t->in_end = t->hold_until = t->kill_at = KEEPER_NEVER;
     t->detached = start->spec->detached;
     vg_list_init(&t->chans);
@@ -143,13 +143,19 @@ void ktask_fail(struct keeper *k, struct ktask *t, enum vg_reason reason, const 
     t->wait_known = true;
     keeper_close(k, &t->out[0]);
     keeper_close(k, &t->out[1]);
+    keeper_close(k, &t->data);
     keeper_close(k, &t->in);
     ktask_finish(k, t);
 }
 
+/* Whether more may come of it. */
+static bool writes(const struct ktask *t) {
+    return t->out[0].fd >= 0 || t->out[1].fd >= 0 || t->data.fd >= 0;
+}
+
 /* When status and all output are there, the task has ended: tell everybody, in K2's order. */
 void ktask_finish(struct keeper *k, struct ktask *t) {
-    if (t->finished || !t->wait_known || t->out[0].fd >= 0 || t->out[1].fd >= 0)
+    if (t->finished || !t->wait_known || writes(t))
         return;
     if (kmirror_settle(k, t)) /* comes back here */
         return;
@@ -195,8 +201,9 @@ static void command_exited(struct keeper *k, struct ktask *t, int wait_status) {
     kbare_end(k, t);
     if (t->out[0].fd >= 0 || t->out[1].fd >= 0)
         ktask_read_output(k, t);
+    kdata_read(k, t);
     /* Pipes may be held by processes the command left behind: the task ends with its command. */
-    if (!k->session_key[0] && (t->out[0].fd >= 0 || t->out[1].fd >= 0))
+    if (!k->session_key[0] && writes(t))
         vg_sandbox_kill_all(k->sb);
     ktask_finish(k, t);
 }
@@ -328,6 +335,8 @@ void ktask_free(struct keeper *k, struct ktask *t) {
     keeper_close(k, &t->out[0]);
     keeper_close(k, &t->out[1]);
     keeper_close(k, &t->in);
+    keeper_close(k, &t->data);
+    vg_buf_done(&t->data_buf);
     vg_buf_done(&t->in_buf);
     vg_ring_done(&t->ring);
     vg_list_remove(&t->link);

@@ -43,7 +43,7 @@ void run_put_close_output(struct run_chan *c, int fd) {
 }
 
 void run_chan_open(struct run *r, struct run_chan *c, int fd, struct vg_duct *duct) {
-    uint8_t hello[12];
+    uint8_t hello[20];
     *c = (struct run_chan){.fd = fd, .duct = duct, .ring_fd = -1, .in_sent = r->in_acked};
     if (duct)
         c->fd = vg_duct_fd(duct);
@@ -51,7 +51,8 @@ void run_chan_open(struct run *r, struct run_chan *c, int fd, struct vg_duct *du
         vg_set_nonblock(fd, true);
     vg_put64(hello, r->out_offset);
     vg_put32(hello + 8, VG_HELLO_INPUT | VG_HELLO_TAKE);
-    run_put(c, VG_TIO_HELLO, hello, sizeof(hello));
+    vg_put64(hello + 12, r->data_offset);
+    run_put(c, VG_TIO_HELLO, hello, r->spec.duplex ? 20 : 12);
 }
 
 void run_chan_close(struct run_chan *c) {

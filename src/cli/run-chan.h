@@ -1,6 +1,7 @@
 #pragma once
 /* What the files of vrun's task I/O share: run-io.c (frames in, the loop), run-chan.c (a channel),
-   run-out.c (output), run-input.c (input and signals). */
+   run-out.c (output), run-data.c (what comes back by standard input), run-input.c (input and
+   signals). */
 #include "cli/run-int.h"
 #include "net/tio.h"
 
@@ -20,6 +21,9 @@ bool run_chan_flush(struct run *r, struct run_chan *c);
 /* run-out.c: the frame at the front, when it is output. 1 done, 0 the reader is slow. */
 int run_on_output(struct run *r, struct run_chan *c, unsigned kind, const uint8_t *p, size_t n);
 void run_on_ring(struct run_chan *c, const uint8_t *p, size_t n);
+
+/* run-data.c: a DATA frame's payload, 8 bytes at least. 1 done, 0 the reader is slow. */
+int run_data(struct run *r, struct run_chan *c, const uint8_t *p, size_t n);
 
 /* run-input.c */
 void run_stdin_ready(struct run *r);

@@ -8,6 +8,7 @@
      run-io.c       task I/O: what the keeper says, and the loop
      run-chan.c     a channel to the keeper: frames out, input within the window
      run-out.c      output, from frames or from the keeper's ring
+     run-data.c     --duplex: what comes back by standard input
      run-input.c    input and signals
      run-tty.c      the local terminal
      run-bridge.c   the same two descriptors for a cloud that is far away (TLS, its own thread)
@@ -74,10 +75,11 @@ struct run {
 
     struct run_chan chan[2]; /* current, and the one that will replace it */
     uint64_t out_offset;
-    size_t rec_done; /* of the record at out_offset: data bytes written, by whatever channel */
-    bool out_closed[3];
-    bool out_failed;  /* output was lost to an error that is not the reader's leaving */
-    bool out_full[3]; /* the local reader is slow */
+    size_t rec_done;      /* of the record at out_offset: data bytes written, by whatever channel */
+    uint64_t data_offset; /* of what came back by standard input */
+    bool out_closed[3];   /* [0]: of what comes back by standard input */
+    bool out_failed;      /* output was lost to an error that is not the reader's leaving */
+    bool out_full[3];     /* the local reader is slow */
 
     bool tty; /* the task has a terminal and so have we */
     bool raw;

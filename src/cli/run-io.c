@@ -112,6 +112,7 @@ static void begin_anew(struct run *r) {
     r->owed = true;
     r->out_offset = 0;
     r->rec_done = 0;
+    r->data_offset = 0;
     r->in_acked = 0;
     r->eof_sent = false;
     r->end_text[0] = 0;
@@ -210,6 +211,9 @@ static void chan_parse(struct run *r, struct run_chan *c) {
         if ((kind == VG_TIO_OUTPUT && len >= 8) || kind == VG_TIO_OUTPUT_AT) {
             if (run_on_output(r, c, kind, p + VG_TIO_HEADER, len) == 0)
                 return;
+        } else if (kind == VG_TIO_DATA && len >= 8 && r->spec.duplex) {
+            if (run_data(r, c, p + VG_TIO_HEADER, len) == 0)
+                return;
         } else if (small_frame(r, c, kind, p + VG_TIO_HEADER, len)) {
             c = &r->chan[0];
         }
@@ -290,9 +294,13 @@ static void relink(struct run *r) {
     }
 }
 
+static bool is_blocked(const struct run *r) {
+    return r->out_full[0] || r->out_full[1] || r->out_full[2];
+}
+
 /* A channel that has ended is over when all it brought was handled; a slow reader delays that. */
 static void drop_broken(struct run *r) {
-    bool blocked = r->out_full[1] || r->out_full[2];
+    bool blocked = is_blocked(r);
     for (int i = 0; i < 2; i++)
         if (r->chan[i].broken || (r->chan[i].eof && !blocked))
             run_chan_close(&r->chan[i]);
@@ -313,7 +321,7 @@ static void drop_broken(struct run *r) {
 }
 
 struct polls {
-    struct pollfd p[8];
+    struct pollfd p[9];
     nfds_t n;
 };
 
@@ -336,7 +344,7 @@ static int wait_msec(const struct run *r, bool linking) {
 /* Waits for a channel; true: there is something to do at once. */
 static bool chan_wait(struct run *r, struct run_chan *c, struct polls *ps, int *ret_at) {
     const uint8_t *rest;
-    bool full = run_chan_flush(r, c), blocked = r->out_full[1] || r->out_full[2];
+    bool full = run_chan_flush(r, c), blocked = is_blocked(r);
     if (c->fd < 0 || c->broken || c->eof)
         return false;
     size_t have = run_chan_have(c, &rest);
@@ -363,7 +371,7 @@ static int turn(struct run *r, int sigs, struct vg_err *err) {
     if (r->read_stdin && !r->stdin_eof && r->chan[0].welcomed &&
         vg_buf_len(&r->in) < VG_TIO_WINDOW && (!r->tty || r->raw))
         i_in = add(&ps, STDIN_FILENO, POLLIN);
-    for (int fd = 1; fd <= 2; fd++)
+    for (int fd = 0; fd <= 2; fd++)
         if (r->out_full[fd])
             i_out[fd] = add(&ps, fd, POLLOUT);
     if (poll(ps.p, ps.n, at_once[0] || at_once[1] ? 0 : wait_msec(r, linking)) < 0 &&
@@ -378,7 +386,7 @@ static int turn(struct run *r, int sigs, struct vg_err *err) {
         if (e < 0)
             return e;
     }
-    for (int fd = 1; fd <= 2; fd++)
+    for (int fd = 0; fd <= 2; fd++)
         if (ready(&ps, i_out[fd]))
             r->out_full[fd] = false;
     for (int i = 0; i < 2; i++) {

@@ -148,7 +148,7 @@ static bool can_hand_on(int fd) {
     struct stat st;
     if (fstat(fd, &st) < 0)
         return false;
-    return S_ISFIFO(st.st_mode) || S_ISREG(st.st_mode);
+    return S_ISFIFO(st.st_mode) || S_ISREG(st.st_mode) || (set.duplex && S_ISSOCK(st.st_mode));
 }
 
 /* One open file under two numbers, as after 2>&1? Two openings of one file are not that, but where
@@ -207,6 +207,17 @@ static void take_stdio(struct run *r) {
     s->stdin_open = open_in;
 }
 
+static int check_duplex(struct run *r, struct vg_err *err) {
+    struct stat st;
+    if (!set.duplex)
+        return 0;
+    if (!r->spec.stdin_open || r->tty || fstat(0, &st) < 0 || !S_ISSOCK(st.st_mode))
+        return vg_err_set(err, VG_INVALID,
+                          "--duplex is for a program that gives a socket as standard input");
+    r->spec.has_duplex = r->spec.duplex = true;
+    return 0;
+}
+
 static int fill(struct run *r, char **argv, int argc, struct vg_err *err) {
     static char host[256];
     int e = take_cwd(r, err);
@@ -217,6 +228,8 @@ static int fill(struct run *r, char **argv, int argc, struct vg_err *err) {
     take_limits(r);
     take_signals(r);
     take_stdio(r);
+    if ((e = check_duplex(r, err)) < 0)
+        return e;
     Vg__Pb__TaskSpec *s = &r->spec;
     s->has_interactive = s->has_detached = true;
     s->interactive = !r->batch && !r->detach;

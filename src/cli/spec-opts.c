@@ -33,6 +33,7 @@ enum {
     O_TTY,
     O_NOINPUT,
     O_ID_FILE,
+    O_DUPLEX,
     O_QUIET,
     O_NAME,
     O_LABEL,
@@ -116,6 +117,8 @@ static const struct vg_opt run_opts[] = {
     {"tty", 0, "auto|yes|no", "give the command a terminal", O_TTY},
     {"no-input", 'I', NULL, "leave standard input alone", O_NOINPUT},
     {"id-file", 0, "FILE", "write the task's id into this file", O_ID_FILE},
+    {"duplex", 0, NULL, "standard input is a socket that goes both ways; output is logged only",
+     O_DUPLEX},
     /* Known, so that whoever types them here is told where they belong. */
     {"follow", 'f', NULL, NULL, O_FOLLOW},
     {"shards", 'N', "N", NULL, O_SHARDS},
@@ -398,6 +401,9 @@ int vg_spec_opt(struct vg_spec_opts *o, struct vg_opt_state *st, int id, const c
         return vg_opt_choice(st, arg, ttys, &o->tty);
     case O_NOINPUT:
         o->no_input = true;
+        return 0;
+    case O_DUPLEX:
+        o->duplex = true;
         return 0;
     case O_ID_FILE:
         o->id_file = arg;

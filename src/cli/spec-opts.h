@@ -17,7 +17,7 @@ struct vg_spec_opts {
     bool batch;
     Vg__Pb__TaskSpec spec;
     Vg__Pb__Resources want;
-    bool quiet, follow, detach, no_input, dry_run;
+    bool quiet, follow, detach, no_input, duplex, dry_run;
     bool strict, sync, node_files, snapshot, live;
     int tty; /* 0 auto, 1 yes, 2 no */
     const char *dir;

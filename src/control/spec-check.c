@@ -227,6 +227,14 @@ static int check_secrets(const Vg__Pb__TaskSpec *s, struct vg_err *err) {
     return r;
 }
 
+static int check_duplex(const Vg__Pb__TaskSpec *s, struct vg_err *err) {
+    if (s->duplex && (!s->stdin_open || s->tty || !s->interactive || s->detached))
+        return vg_err_set(err, VG_INVALID,
+                          "a two-way standard input (--duplex) is for a task whose client stays, "
+                          "without a terminal");
+    return 0;
+}
+
 static int check_schedule(const Vg__Pb__TaskSpec *s, struct vg_err *err) {
     struct vg_cron when;
     if (!s->schedule || !*s->schedule)
@@ -330,6 +338,8 @@ int vg_spec_check(const Vg__Pb__TaskSpec *spec, struct vg_err *err) {
         r = check_secrets(spec, err);
     if (r >= 0)
         r = check_schedule(spec, err);
+    if (r >= 0)
+        r = check_duplex(spec, err);
     if (r >= 0 && spec->mirror)
         r = vg_spec_check_mirror(spec->mirror, err);
     return r;

@@ -29,6 +29,8 @@ enum vg_tio_kind {
     VG_TIO_GAP = 18,
     VG_TIO_RING = 19,
     VG_TIO_OUTPUT_AT = 20,
+    VG_TIO_DATA = 21,
+    VG_TIO_DATA_ACK = 22,
 };
 
 enum { VG_HELLO_OBSERVE = 1, VG_HELLO_INPUT = 2, VG_HELLO_TAKE = 4 };

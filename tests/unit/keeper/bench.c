@@ -227,6 +227,7 @@ struct ktask *bench_start(struct bench *b, const struct bench_start *s, int chan
     spec.has_stdin_open = spec.has_detached = spec.has_hold_usec = true;
     spec.stdin_open = s->stdin_open;
     spec.detached = s->detached;
+    spec.has_duplex = spec.duplex = s->duplex;
     spec.hold_usec = s->hold_usec;
     Vg__Pb__MirrorSpec mirror = VG__PB__MIRROR_SPEC__INIT;
     uint32_t groups[] = {27, 70000, 1000};
@@ -310,14 +311,15 @@ void bench_settle(struct bench *b) {
 
 int client_pair(struct client *c, bool observe) {
     int pair[2];
-    uint8_t hello[12];
+    uint8_t hello[20];
     must(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) == 0, "pair");
     vg_buf_clear(&c->in);
     c->fd = pair[0];
     c->welcomed = c->taken = c->ended = false;
     vg_put64(hello, c->out_offset);
     vg_put32(hello + 8, observe ? VG_HELLO_OBSERVE : VG_HELLO_INPUT | VG_HELLO_TAKE);
-    client_send(c, VG_TIO_HELLO, hello, sizeof(hello), NULL, 0);
+    vg_put64(hello + 12, vg_buf_len(&c->data));
+    client_send(c, VG_TIO_HELLO, hello, c->duplex ? 20 : 12, NULL, 0);
     return pair[1];
 }
 
@@ -334,6 +336,7 @@ void client_done(struct client *c) {
     client_close(c);
     vg_buf_done(&c->in);
     vg_buf_done(&c->text);
+    vg_buf_done(&c->data);
 }
 
 void client_send(struct client *c, int kind, const void *a, size_t an, const void *b, size_t bn) {
@@ -372,6 +375,17 @@ static void on_output(struct client *c, const uint8_t *p, size_t n) {
     }
 }
 
+static void on_data(struct client *c, const uint8_t *p, size_t n) {
+    must(c->duplex && n > 8 && vg_get64(p) == vg_buf_len(&c->data),
+         "data is not where it should be");
+    must(vg_buf_append(&c->data, p + 8, n - 8) == 0, "memory");
+    if (c->acks) {
+        uint8_t ack[8];
+        vg_put64(ack, vg_buf_len(&c->data));
+        client_send(c, VG_TIO_DATA_ACK, ack, sizeof(ack), NULL, 0);
+    }
+}
+
 static void on_frame(struct client *c, unsigned kind, const uint8_t *p, size_t n) {
     must(!c->exited && !c->taken, "a frame after the last one");
     if (kind == VG_TIO_WELCOME) {
@@ -380,7 +394,10 @@ static void on_frame(struct client *c, unsigned kind, const uint8_t *p, size_t n
         c->in_offset = vg_get64(p);
         must(vg_get64(p + 8) >= c->out_offset, "output starts too early");
         c->out_offset = vg_get64(p + 8);
+    } else if (kind == VG_TIO_DATA) {
+        on_data(c, p, n);
     } else if (kind == VG_TIO_OUTPUT) {
+        must(!c->duplex, "output for who has the data");
         on_output(c, p, n);
     } else if (kind == VG_TIO_GAP) {
         must(n == 8 && vg_get64(p) > c->out_offset, "gap");
@@ -390,7 +407,7 @@ static void on_frame(struct client *c, unsigned kind, const uint8_t *p, size_t n
         must(n == 8 && vg_get64(p) >= c->in_acked, "input ack");
         c->in_acked = vg_get64(p);
     } else if (kind == VG_TIO_EXIT) {
-        must(vg_get64(p + 4) == c->out_offset, "exit before the last output");
+        must(c->duplex || vg_get64(p + 4) == c->out_offset, "exit before the last output");
         c->status = (int32_t)vg_get32(p);
         c->exited = true;
     } else if (kind == VG_TIO_TAKEN) {

@@ -33,7 +33,7 @@ struct bench {
 
 struct bench_start {
     uint64_t id;
-    bool detached, stdin_open, remote;
+    bool detached, stdin_open, remote, duplex;
     uint64_t hold_usec;
     const char *session;
     const char *machine; /* 16 bytes: its files come from there */
@@ -67,6 +67,8 @@ struct client {
     int fd; /* -1: none */
     struct vg_buf in;
     struct vg_buf text;  /* data of stdout records, in order */
+    struct vg_buf data;  /* of a two-way input, in order */
+    bool duplex;         /* it asks for that, and no output is expected */
     uint64_t out_offset; /* next record expected */
     uint64_t in_offset;  /* from WELCOME */
     uint64_t in_acked;   /* from INPUT_ACK */
