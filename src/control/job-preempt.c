@@ -79,8 +79,10 @@ void vg_job_give_way(struct vg_job *j, int32_t status) {
     const char *because = j->task->reason_text;
     vg_auto_free char *why =
         vg_fmt("it had to give way%s%s", because ? ": " : "", because ? because : "");
-    if (spec->interactive && !spec->detached && j->task->state == VG_TASK_RUNNING)
+    if (spec->interactive && !spec->detached && j->task->state == VG_TASK_RUNNING) {
+        j->task->preempted++; /* somebody waits, and has read what it printed: it is over */
         vg_job_end(j, status, VG_OK, why);
-    else
+    } else {
         vg_job_requeue(j, why);
+    }
 }

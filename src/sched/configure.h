@@ -34,7 +34,8 @@ int vg_eng_user(struct vg_eng *e, const struct vg_conf *c, const char *org, cons
 void vg_eng_team_path(const struct vg_conf *c, const char *org, const char *team,
                       struct vg_eng_home *ret);
 
-/* Whether a task may be stopped for others under this policy. */
-static inline bool vg_eng_may_preempt(const struct vg_conf *c, bool at_terminal, bool preemptible) {
-    return !at_terminal && (c->scheduler.preemption != VG_PREEMPT_AGREED || preemptible);
+/* Whether a task may be stopped for others under this policy. Somebody who waits for it is not
+   interrupted, unless he has agreed to that. */
+static inline bool vg_eng_may_preempt(const struct vg_conf *c, bool waited_for, bool preemptible) {
+    return preemptible || (!waited_for && c->scheduler.preemption != VG_PREEMPT_AGREED);
 }

@@ -103,3 +103,22 @@ def test_following_one_that_is_preempted_shows_all_and_gives_the_true_status(clo
     assert (p.returncode, out) == (7, b"first\nsecond\n"), err
     assert re.search(rb"preempt|gave way|give way|interrupt", err), err
     let_go(cloud, holder)
+
+
+def test_a_command_that_somebody_waits_for_gives_way_only_when_it_agreed(cloud):
+    """The others have the lowest priority of all, and are left alone."""
+    others = [cloud.popen(["vrun", "-n", f"waited{i}", "--priority", "1", "sleep", "600"]) for i in range(slots(cloud) - 1)]
+    for i in range(len(others)):
+        wait_for("them to run", lambda: [t for t in cloud.json("task", "list") if (t["name"], t["state"]) == (f"waited{i}", "running")])
+    victim = cloud.popen(["vrun", "-n", "agreed", "--preemptible", "--priority", "10", "sh", "-c", "echo begun; sleep 600"])
+    assert victim.stdout.readline() == b"begun\n"
+    urgent = cloud.out("vbatch", "--priority", "90", "true")
+    assert cloud.virga("task", "wait", urgent).returncode == 0, cloud.logs()
+    _, said = victim.communicate(timeout=60)
+    assert victim.returncode == 143, said
+    info = cloud.wait_state("agreed", "failed")
+    assert (info["preempted"], info["attempt"]) == (1, 1) and info["reason"].startswith("it had to give way"), info
+    assert all(p.poll() is None for p in others)
+    for i, p in enumerate(others):
+        cloud.virga("task", "cancel", f"waited{i}", check=0)
+        p.communicate(timeout=60)
