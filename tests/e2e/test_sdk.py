@@ -11,6 +11,7 @@ from virga import LONG, ROOT, Terminal, wait_for
 
 SLOT_MILLI = max(50, len(os.sched_getaffinity(0)) * 1000 // 4)
 CONFIG = f"""
+scheduler: {{preemption: agreed, min_run: 0s}}
 pools:
   - name: default
   - name: cpu
@@ -199,6 +200,73 @@ if __name__ == "__main__":
     done = sdk.run([sys.executable, "talk.py"], check=0)
     assert done.stdout == b"one\ntwo\nfour\nno newline/after\n"
     assert done.stderr == b"three\nfive\n"
+
+
+def test_the_log_has_what_was_printed_and_nothing_else(sdk):
+    task = script(sdk, """
+import os, subprocess, sys
+import virga
+@virga.function(pool="cpu", stream=lambda *l: None)
+def talk(data):
+    print("one")
+    subprocess.run(["sh", "-c", "echo two >&2"])
+    print("three", end="")
+    return os.environ["VIRGA_TASK_ID"], data
+if __name__ == "__main__":
+    for _ in range(3):
+        task, data = talk.remote(b"x" * 3000000)
+    print(task)
+""").strip()
+    sdk.wait_state(task, "succeeded")
+    done = sdk.virga("task", "logs", task, check=0)
+    assert done.stdout == b"one\nthree" * 3 and done.stderr == b"two\n" * 3
+
+
+def test_a_preempted_call_goes_to_another_worker(sdk):
+    """Four wait; one has to make room for somebody else, and its call begins again. Every result comes once, in its place."""
+    (sdk.work / "gives-way.py").write_text("""
+import os, time, virga
+@virga.function(pool="cpu", name="gives-way", preemptible=True, priority=10)
+def f(n):
+    with open(f"begun-{n}", "a") as file:
+        file.write("x")
+    while not os.path.exists("room"):
+        time.sleep(0.02)
+    return n
+if __name__ == "__main__":
+    print(list(f.map(range(8))), flush=True)
+""")
+    begun = lambda: [p.read_text() for p in sdk.work.glob("begun-*")]
+    p = sdk.popen([sys.executable, "gives-way.py"])
+    wait_for("four calls to run", lambda: len(begun()) == 4)
+    urgent = sdk.out("vbatch", "-P", "cpu", "--priority", "90", "true")
+    assert sdk.virga("task", "wait", urgent).returncode == 0, sdk.logs()
+    (sdk.work / "room").touch()
+    out, err = p.communicate(timeout=120)
+    assert out == b"[0, 1, 2, 3, 4, 5, 6, 7]\n", err.decode()
+    assert sorted("".join(begun())) == ["x"] * 9, "one call began twice, no other did"
+    assert [t["preempted"] for t in sdk.json("task", "list", "-a", "-n", "gives-way", "--limit", "100")].count(1) == 1
+    wait_quiet(sdk)
+
+
+def test_a_child_of_a_caller_has_workers_of_its_own(sdk):
+    out = script(sdk, """
+import os, sys
+import virga
+@virga.function(pool="cpu", idle=60)
+def f(n): return n + 1
+if __name__ == "__main__":
+    assert f.remote(1) == 2
+    pid = os.fork()
+    if pid == 0:
+        print(f.remote(10), flush=True)
+        f.close()
+        sys.exit(0)  # and does not wait for what is the parent's
+    assert os.waitpid(pid, 0)[1] == 0
+    print(f.remote(100), f.pool().started)
+    f.close()
+""")
+    assert out == "11\n101 1\n"
 
 
 def test_deaths_have_status_and_reason(sdk):

@@ -1,4 +1,4 @@
-"""One worker as the caller sees it: a vrun, the frames to and from it, and what vrun itself has to say.
+"""One worker as the caller sees it: a vrun, a socket for the frames to and from it, and what vrun itself has to say.
 
 Used by one thread, all but wake() and end(). Nothing here blocks but step(), for as long as it is told.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -45,22 +46,31 @@ class Channel:
         self.queued: List[memoryview] = []
         self.end_by: Optional[float] = None
         self._id_r, id_w = os.pipe()
-        argv = [_programs.program("vrun"), *(["-q"] if quiet else []), "--tty=no", f"--id-file=/dev/fd/{id_w}", *options.arguments(), "--"]
-        # A session of its own: what Ctrl-C means for the workers is decided here, not by the terminal.
-        self.proc = subprocess.Popen([*argv, *worker_command()], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                     bufsize=0, pass_fds=[id_w], start_new_session=True)
-        os.close(id_w)
-        assert self.proc.stdin and self.proc.stdout and self.proc.stderr
-        self.stdin, self.stdout, self.stderr = (f.fileno() for f in (self.proc.stdin, self.proc.stdout, self.proc.stderr))
+        argv = [_programs.program("vrun"), *(["-q"] if quiet else []), "--tty=no", "--duplex", f"--id-file=/dev/fd/{id_w}",
+                *options.arguments(), "--"]
+        self._socket, theirs = socket.socketpair()
+        try:
+            # A session of its own: what Ctrl-C means for the workers is decided here, not by the terminal.
+            self.proc = subprocess.Popen([*argv, *worker_command()], stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                         bufsize=0, pass_fds=[id_w], start_new_session=True)
+        except BaseException:
+            self._socket.close()
+            os.close(self._id_r)
+            raise
+        finally:
+            theirs.close()
+            os.close(id_w)
+        assert self.proc.stderr
+        self.sock, self.stderr = self._socket.fileno(), self.proc.stderr.fileno()
         self.wake_r, self.wake_w = os.pipe()
-        self.reader = _frames.Reader(self.stdout)
-        self.open = {self.stdout, self.stderr}
+        self.reader = _frames.Reader(self.sock)
+        self.open = {self.sock, self.stderr}
         self.select = selectors.DefaultSelector()
-        for fd in (self.stdin, self.stdout, self.stderr, self.wake_r, self.wake_w):
+        for fd in (self.sock, self.stderr, self.wake_r, self.wake_w):
             os.set_blocking(fd, False)
-        for fd in (self.stdout, self.stderr, self.wake_r, self._id_r):
+        for fd in (self.sock, self.stderr, self.wake_r, self._id_r):
             self.select.register(fd, selectors.EVENT_READ)
-        self.writing = False
+        self.writing = self.input_ended = False
 
     # ------------------------------------------------------------------ from any thread
 
@@ -85,24 +95,26 @@ class Channel:
 
     def close_input(self) -> None:
         """That was all: a worker without work ends."""
-        if self.proc.stdin and not self.proc.stdin.closed:
+        if not self.input_ended:
+            self.input_ended = True
             self._watch_output(False)
-            self.proc.stdin.close()
+            try:
+                self._socket.shutdown(socket.SHUT_WR)
+            except OSError:
+                pass  # it is gone
 
     def _watch_output(self, on: bool) -> None:
-        if on and not self.writing:
-            self.select.register(self.stdin, selectors.EVENT_WRITE)
-        elif self.writing and not on:
-            self.select.unregister(self.stdin)
-        self.writing = on
+        if on != self.writing and self.sock in self.open:
+            self.select.modify(self.sock, selectors.EVENT_READ | (selectors.EVENT_WRITE if on else 0))
+            self.writing = on
 
     def _write(self) -> None:
-        if self.proc.stdin is None or self.proc.stdin.closed:
+        if self.input_ended:
             self.queued.clear()
             return
         try:
             while self.queued:
-                _frames.skip_written(self.queued, os.writev(self.stdin, self.queued[:_IOV]))
+                _frames.skip_written(self.queued, os.writev(self.sock, self.queued[:_IOV]))
         except BlockingIOError:
             pass
         except OSError:  # it reads no more: its end is about to be seen
@@ -118,16 +130,17 @@ class Channel:
             if left <= 0:
                 self.proc.kill()
             timeout = 0.5 if left <= 0 else left if timeout is None else min(timeout, left)
-        for key, _ in self.select.select(timeout):
+        for key, events in self.select.select(timeout):
             fd = key.fd
-            if fd == self.stdin:
-                self._write()
-            elif fd == self.wake_r:
+            if fd == self.wake_r:
                 os.read(fd, 512)
             elif fd == self._id_r:
                 self._read_id()
-            elif fd == self.stdout:
-                yield from self._read_frames()
+            elif fd == self.sock:
+                if events & selectors.EVENT_WRITE:
+                    self._write()
+                if events & selectors.EVENT_READ:
+                    yield from self._read_frames()
             elif fd == self.stderr:
                 yield from self._read_words()
         if not self.open:
@@ -152,10 +165,10 @@ class Channel:
                 yield names.get(kind, "odd"), a, body
         except _frames.BadFrame as e:
             yield "odd", 0, str(e)
-            self._shut(self.stdout)
+            self._shut(self.sock)
             return
         if self.reader.ended:
-            self._shut(self.stdout)
+            self._shut(self.sock)
 
     def _read_words(self) -> Iterator[Event]:
         try:
@@ -173,10 +186,14 @@ class Channel:
         """Gives everything back; the process must have ended or ends now."""
         if self.proc.poll() is None:
             self.proc.kill()
-        for f in (self.proc.stdin, self.proc.stdout, self.proc.stderr):
-            if f and not f.closed:
-                f.close()
         self.proc.wait()
+        self.forget()
+
+    def forget(self) -> None:
+        """Closes what this process has of it and touches nothing else: after a fork it is the parent's."""
+        self._socket.close()
+        if self.proc.stderr:
+            self.proc.stderr.close()
         self.select.close()
         for fd in (self._id_r, self.wake_r, self.wake_w):
             os.close(fd)

@@ -93,14 +93,17 @@ class Reader:
         return kind, a, b, body
 
     def _read(self) -> None:
-        if self._head is not None:  # straight to where it belongs
-            with memoryview(self._body) as view:
-                n = os.readv(self.fd, [view[self._filled:]])
-            self._filled += n
-        else:
-            data = os.read(self.fd, self.CHUNK)
-            n = len(data)
-            self._have += data
+        try:
+            if self._head is not None:  # straight to where it belongs
+                with memoryview(self._body) as view:
+                    n = os.readv(self.fd, [view[self._filled:]])
+                self._filled += n
+            else:
+                data = os.read(self.fd, self.CHUNK)
+                n = len(data)
+                self._have += data
+        except ConnectionError:  # the other side went without having read everything
+            n = 0
         self.ended = n == 0
 
     def next(self) -> Optional[Tuple[int, int, int, bytearray]]:

@@ -13,6 +13,7 @@ import atexit
 import collections
 import concurrent.futures
 import hashlib
+import os
 import sys
 import threading
 import time
@@ -26,7 +27,7 @@ from ._printer import Printer, Show
 from .errors import (Refused, RemoteError, RemoteTraceback, SerializationError, TaskCancelled, TaskFailed, VersionMismatch, VirgaError)
 
 REFUSED = 125
-LOSSES_MOST = 5  # so often a call moves on because the cloud took its worker away
+LOSSES_MOST = 5  # so often a call moves on because the cloud took its worker away, and as often as `retries` says if that is more
 _AHEAD_S = 0.05  # a worker has calls for so long at hand, at most
 _AHEAD_MOST = 16
 _AHEAD_BYTES = 1 << 20
@@ -430,7 +431,7 @@ class Pool:
             return
         if worker.lost:
             first._losses += 1
-            spare = first._losses <= LOSSES_MOST
+            spare = first._losses <= max(LOSSES_MOST, self.retries)
         else:
             first._deaths += 1
             spare = first._deaths <= self.retries and not isinstance(error, TaskCancelled)
@@ -452,7 +453,7 @@ class Pool:
         reason = info.get("reason") or said or None
         if info.get("state") == "cancelled":
             return TaskCancelled(status, reason, task_id, what)
-        if status == REFUSED and worker.ready and reason:
+        if (status == REFUSED and worker.ready and reason) or info.get("preempted"):
             worker.lost = True
         return TaskFailed(status, reason, task_id, what)
 
@@ -480,4 +481,18 @@ def _at_exit() -> None:
             pool.close(wait=True)
 
 
+def _after_fork() -> None:
+    """In a child of this process: workers and calls are the parent's. A function that is called here gets workers of its own."""
+    for pool in list(_pools):
+        pool.lock = threading.RLock()  # somebody may have had it
+        pool.empty = threading.Condition(pool.lock)
+        pool.closing = True
+        for worker in pool.workers.values():
+            if worker.channel:
+                worker.channel.forget()
+        pool.workers, pool.idle, pool.waiting = {}, {}, collections.deque()
+
+
 atexit.register(_at_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

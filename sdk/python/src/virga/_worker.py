@@ -1,9 +1,11 @@
 """The other side: what a task runs that calls functions for a caller.
 
-Two processes. The one below does the work: it reads calls from the task's standard input and answers into a pipe. The one above,
-the shepherd, does nothing but carry: answers, and whatever was printed, go out as frames on the task's standard output, so that the
-two are never mixed, and nothing that was printed is lost when the work dies. The shepherd then ends as the work ended, so that the task's
-status is the truth. When the caller is gone while something runs, the shepherd ends it.
+The task's standard input is a socket that goes both ways (vrun --duplex); no log has what passes there.
+
+Two processes. The one below does the work: it reads calls from the socket and answers into a pipe. The one above, the shepherd, does
+nothing but carry: answers, and whatever was printed, go out as frames by the socket, in order, so that nothing that was printed is lost
+when the work dies; what was printed goes to the task's own output, too, for its log. The shepherd then ends as the work ended, so that the
+task's status is the truth. When the caller is gone while something runs, the shepherd ends it.
 
 Both are single-threaded as far as this module goes. Standard input of the work is /dev/null.
 """
@@ -27,6 +29,7 @@ PRINT_CHUNK = 1 << 16
 PIPE_BYTES = 1 << 20
 ORPHAN_GRACE_S = 5.0
 ORPHAN_LOOK_S = 0.2
+_RDHUP = getattr(select, "POLLRDHUP", 0x2000)
 _PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
 
 importing_main = False  # while the caller's script is imported again
@@ -141,9 +144,16 @@ class Work:
 # ---------------------------------------------------------------------- the shepherd
 
 
+def _log(fd: int, data: bytes) -> None:
+    try:
+        _frames.write_all(fd, [data])
+    except OSError:
+        pass  # then its log lacks it; the caller has it
+
+
 class Shepherd:
-    def __init__(self, pid: int, source: int, sink: int, prints: Dict[int, int], answers: int, busy: mmap.mmap) -> None:
-        self.pid, self.source, self.sink, self.prints, self.answers, self.busy = pid, source, sink, prints, answers, busy
+    def __init__(self, pid: int, sock: int, prints: Dict[int, int], answers: int, busy: mmap.mmap) -> None:
+        self.pid, self.sock, self.prints, self.answers, self.busy = pid, sock, prints, answers, busy
         self.orphan_since: Optional[float] = None
         self.killed = False
 
@@ -158,7 +168,8 @@ class Shepherd:
                 if not data:
                     del self.prints[fd]
                     break
-                _frames.write_all(self.sink, _frames.frame(kind, body=[data]))
+                _frames.write_all(self.sock, _frames.frame(kind, body=[data]))
+                _log(1 if kind == OUT else 2, data)
 
     def read_exactly(self, n: int) -> bytes:
         """So many bytes of an answer, which the work is writing; fewer when it died of it."""
@@ -190,12 +201,12 @@ class Shepherd:
         if len(head) < _frames.HEADER.size:
             return False
         left = _frames.parse(head)[3]
-        _frames.write_all(self.sink, [head])
+        _frames.write_all(self.sock, [head])
         while left:
             data = self.read_exactly(min(left, PIPE_BYTES))
             if not data:
                 return False
-            _frames.write_all(self.sink, [data])
+            _frames.write_all(self.sock, [data])
             left -= len(data)
         return True
 
@@ -221,12 +232,12 @@ class Shepherd:
         poll = select.poll()
         for fd in (*self.prints, self.answers, wake):
             poll.register(fd, select.POLLIN)
-        poll.register(self.source, 0)  # its end alone
+        poll.register(self.sock, _RDHUP)  # its end alone
         while not self.ended():
             for fd, events in poll.poll(None if self.orphan_since is None else int(ORPHAN_LOOK_S * 1000)):
                 if fd == wake:
                     os.read(wake, 512)
-                elif fd == self.source:
+                elif fd == self.sock:
                     poll.unregister(fd)
                     self.orphan_since = time.monotonic()
                 elif fd == self.answers:
@@ -254,7 +265,7 @@ def end_like(status: int) -> None:
     os._exit(os.WEXITSTATUS(status))
 
 
-def shepherd_main(pid: int, source: int, sink: int, prints: Dict[int, int], answers: int, busy: mmap.mmap) -> None:
+def shepherd_main(pid: int, sock: int, prints: Dict[int, int], answers: int, busy: mmap.mmap) -> None:
     wake_r, wake_w = os.pipe()
     for fd in (wake_r, wake_w, answers, *prints):
         os.set_blocking(fd, False)
@@ -270,7 +281,7 @@ def shepherd_main(pid: int, source: int, sink: int, prints: Dict[int, int], answ
     for name in _PASSED_ON:
         signal.signal(getattr(signal, name), pass_on)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    shepherd = Shepherd(pid, source, sink, prints, answers, busy)
+    shepherd = Shepherd(pid, sock, prints, answers, busy)
     try:
         shepherd.run(wake_r)
     except (BrokenPipeError, ConnectionError):  # nobody reads any more
@@ -289,7 +300,7 @@ def _grow(fd: int) -> None:
 
 def main() -> None:
     """What the task's command runs."""
-    source, sink = os.dup(0), os.dup(1)
+    sock = os.dup(0)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
@@ -302,8 +313,8 @@ def main() -> None:
     if pid:
         for fd in (out_w, err_w, answers_w):
             os.close(fd)
-        shepherd_main(pid, source, sink, {out_r: OUT, err_r: ERR}, answers_r, busy)
-    for fd in (sink, out_r, err_r, answers_r):
+        shepherd_main(pid, sock, {out_r: OUT, err_r: ERR}, answers_r, busy)
+    for fd in (out_r, err_r, answers_r):
         os.close(fd)
     os.dup2(out_w, 1)
     os.dup2(err_w, 2)
@@ -311,4 +322,4 @@ def main() -> None:
     os.close(err_w)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    Work(source, answers_w, busy).run()
+    Work(sock, answers_w, busy).run()
