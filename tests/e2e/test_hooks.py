@@ -15,12 +15,13 @@ import threading
 import time
 
 import pytest
+from remote import Remote, token_for
 from virga import ROOT, Cloud, read_pid, wait_for
 
 CONFIG = """
 heartbeat: 500ms
-hooks: {retry: 200ms, give_up: 1h, pause_after: 1s}
-mail: {server: "127.0.0.1:%d", from: cloud@example.org, tls: none}
+hooks: {retry: 200ms, give_up: 1h}
+mail: {server: "%s", from: cloud@example.org, tls: none}
 """
 
 
@@ -28,7 +29,9 @@ class Server:
     """Takes what is sent and answers with `status`; `requests` are (path, headers, body)."""
 
     def __init__(self, cert=None):
-        self.requests, self.status, self.lock = [], 200, threading.Lock()
+        self.requests, self.status, self.headers, self.lock = [], 200, {}, threading.Lock()
+        self.gate = threading.Event()  # it answers when this is set
+        self.gate.set()
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -37,7 +40,10 @@ class Server:
                 with outer.lock:
                     outer.requests.append((self.path, dict(self.headers), body))
                     status = outer.status
+                outer.gate.wait(30)
                 self.send_response(status)
+                for header in outer.headers.items():
+                    self.send_header(*header)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 
@@ -76,64 +82,103 @@ def make_cert(folder, name):
 
 
 class MailServer(socketserver.ThreadingTCPServer):
-    """SMTP, as little of it as is needed."""
+    """SMTP. With a certificate it speaks TLS from the first byte, or, `starttls`, after being asked for it and then only; with a `password` it
+    takes nothing from who has not shown it. `clear` is what it heard before TLS."""
     allow_reuse_address = daemon_threads = True
 
-    def __init__(self, cert=None):
-        self.mails, self.logins = [], []
+    def __init__(self, cert=None, starttls=False, password=None):
+        self.mails, self.logins, self.clear, self.password, self.strangers = [], [], [], password, ()
+        self.upgrade = tls_of(cert) if starttls else None
         outer = self
 
         class Handler(socketserver.StreamRequestHandler):
+            def say(self, *lines):
+                self.wfile.write(b"".join(line.encode() + b"\r\n" for line in lines))
+
             def handle(self):
-                say = lambda text: self.wfile.write(text.encode() + b"\r\n")
-                mail = {"to": []}
-                say("220 ready")
-                for line in self.rfile:
-                    word = line.split()[0].upper() if line.split() else b""
-                    if word == b"DATA":
-                        say("354 go on")
-                        text = b""
-                        while (more := self.rfile.readline()) != b".\r\n":
-                            text += more[1:] if more.startswith(b".") else more
-                        outer.mails.append({**mail, "text": text})
-                        mail = {"to": []}
-                    elif word == b"EHLO":
-                        say("250-here")
-                        say("250 AUTH PLAIN")
-                        continue
-                    elif word == b"AUTH":
-                        words = line.split()
-                        if len(words) < 3:
-                            say("334 ")
-                            words.append(self.rfile.readline().strip())
-                        outer.logins.append(base64.b64decode(words[2]).split(b"\0")[1:])
-                        say("235 welcome")
-                        continue
-                    elif word == b"MAIL":
-                        mail["from"] = re.search(rb"<(.*)>", line)[1].decode()
-                    elif word == b"RCPT":
-                        mail["to"].append(re.search(rb"<(.*)>", line)[1].decode())
-                    say("221 bye" if word == b"QUIT" else "250 fine")
-                    if word == b"QUIT":
-                        return
+                self.tls, self.known, self.mail = not outer.upgrade, not outer.password, None
+                self.say("220 ready")
+                while line := self.rfile.readline():  # STARTTLS makes another file of it
+                    assert line.endswith(b"\r\n"), line
+                    if not self.tls:
+                        outer.clear.append(line)
+                    word = line.split()[0].upper().decode() if line.split() else ""
+                    if word == "QUIT":
+                        return self.say("221 bye")
+                    getattr(self, f"on_{word}", lambda _: self.say("502 what?"))(line)
+
+            def on_EHLO(self, _):
+                self.say("250-here", "250 AUTH PLAIN" if self.tls else "250 STARTTLS")
+
+            def on_STARTTLS(self, _):
+                if self.tls:
+                    return self.say("503 no")
+                self.say("220 go on")
+                self.wfile.flush()
+                self.request = outer.upgrade.wrap_socket(self.request, server_side=True)
+                self.setup()
+                self.tls = True
+
+            def on_AUTH(self, line):
+                words = line.split()
+                if not self.tls:
+                    return self.say("530 not in the clear")
+                if len(words) < 3:
+                    self.say("334 ")
+                    words.append(self.rfile.readline().strip())
+                login = base64.b64decode(words[2]).split(b"\0")[1:]
+                outer.logins.append(login)
+                self.known = outer.password in (None, login[1].decode())
+                self.say("235 welcome" if self.known else "535 the password is wrong")
+
+            def on_MAIL(self, line):
+                if not self.tls or not self.known:
+                    return self.say("530 who are you?")
+                self.mail = {"from": re.search(rb"<(.*)>", line)[1].decode(), "to": []}
+                self.say("250 fine")
+
+            def on_RCPT(self, line):
+                to = re.search(rb"<(.*)>", line)[1].decode()
+                if to in outer.strangers:
+                    return self.say("550 nobody here is called so")
+                self.mail["to"].append(to)
+                self.say("250 fine")
+
+            def on_DATA(self, _):
+                self.say("354 go on")
+                text = b""
+                while (more := self.rfile.readline()) != b".\r\n":
+                    text += more[1:] if more.startswith(b".") else more
+                outer.mails.append({**self.mail, "text": text})
+                self.say("250 taken")
 
         super().__init__(("127.0.0.1", 0), Handler)
-        if cert:
+        if cert and not starttls:
             self.socket = tls_of(cert).wrap_socket(self.socket, server_side=True)
         threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def handle_error(self, request, client_address):
+        pass  # a client that does not trust it goes without a word
+
+    @property
+    def address(self):
+        return f"127.0.0.1:{self.server_address[1]}"
+
+    def close(self):
+        self.shutdown()
+        self.server_close()
 
 
 @pytest.fixture(scope="module")
 def mail():
     server = MailServer()
     yield server
-    server.shutdown()
-    server.server_close()
+    server.close()
 
 
 @pytest.fixture(scope="module")
 def cloud(mail):
-    cloud = Cloud(CONFIG % mail.server_address[1])
+    cloud = Cloud(CONFIG % mail.address)
     cloud.up("--gpus", "fake:1")
     yield cloud
     cloud.remove()
@@ -144,6 +189,21 @@ def server():
     server = Server()
     yield server
     server.close()
+
+
+@pytest.fixture
+def configure(cloud):
+    """Another configuration for the rest of a test."""
+    path = cloud.home / "config.yaml"
+    plain = path.read_text()
+
+    def change(text):
+        path.write_text("heartbeat: 500ms\n" + text)
+        cloud.virga("config", "reload", check=0)
+
+    yield change
+    path.write_text(plain)
+    cloud.virga("config", "reload", check=0)
 
 
 @pytest.fixture(autouse=True)
@@ -242,7 +302,8 @@ def test_every_end_is_told_whatever_is_killed_in_between(cloud, server):
     assert len(set(ids.values())) == len(names)
 
 
-def test_long_failure_pauses_with_an_audit_line(cloud, server):
+def test_long_failure_pauses_with_an_audit_line(cloud, server, configure):
+    configure("hooks: {retry: 200ms, pause_after: 1s}\n")
     set_hook(cloud, "broken", server.url + "/b", "task.ended")
     server.status = 500
     assert cloud.vrun("true").returncode == 0
@@ -276,7 +337,7 @@ def test_only_servers_that_can_show_who_they_are(cloud, mail, tmp_path):
     (cloud.home / "config.yaml").write_text(f"""
 heartbeat: 500ms
 hooks: {{retry: 200ms, ca: {trusted[0]}}}
-mail: {{server: "127.0.0.1:{post.server_address[1]}", from: c@example.org, tls: tls, ca: {trusted[0]}, user: me, password_file: {tmp_path / "password"}}}
+mail: {{server: "{post.address}", from: c@example.org, tls: tls, ca: {trusted[0]}, user: me, password_file: {tmp_path / "password"}}}
 """)
     try:
         cloud.virga("config", "reload", check=0)
@@ -290,8 +351,7 @@ mail: {{server: "127.0.0.1:{post.server_address[1]}", from: c@example.org, tls: 
         assert post.logins == [[b"me", b"pass word"]] and len(post.mails) == 1
         (cloud.home / "config.yaml").write_text((cloud.home / "config.yaml").read_text().replace("tls: tls", "tls: starttls"))
         cloud.virga("config", "reload", check=0)
-        plain_port = f"127.0.0.1:{mail.server_address[1]}"
-        text = re.sub(r'server: "[^"]*"', f'server: "{plain_port}"', (cloud.home / "config.yaml").read_text())
+        text = re.sub(r'server: "[^"]*"', f'server: "{mail.address}"', (cloud.home / "config.yaml").read_text())
         (cloud.home / "config.yaml").write_text(text)
         cloud.virga("config", "reload", check=0)
         mail.logins.clear()
@@ -302,8 +362,107 @@ mail: {{server: "127.0.0.1:{post.server_address[1]}", from: c@example.org, tls: 
         cloud.virga("config", "reload", check=0)
         for server in (good, bad):
             server.close()
-        post.shutdown()
-        post.server_close()
+        post.close()
+
+
+def test_mail_by_starttls_with_a_password(cloud, configure, tmp_path):
+    """Nothing but the wish for TLS is said in the clear; a mail that the server did not take comes when it does."""
+    cert, password = make_cert(tmp_path, "post"), tmp_path / "password"
+    post = MailServer(cert, starttls=True, password="pass word")
+    password.write_text("wrong\n")
+    conf = (f"hooks: {{retry: 200ms}}\nmail: {{server: '{post.address}', from: c@example.org, tls: starttls, user: me, "
+            f"password_file: {password}, ca: {cert[0]}}}\n")
+    try:
+        configure(conf)
+        set_hook(cloud, "post", "mailto:ann@example.org", "task.ended")
+        done = cloud.virga("hook", "test", "post")
+        assert done.returncode != 0 and b"denied" in done.stderr, done.stderr
+        assert cloud.vrun("-n", "posted", "sh", "-c", "true; : '.' . a line with a dot").returncode == 0
+        wait_for("a try that fails", lambda: cloud.json("hook", "list")[0]["last_error"])
+        assert not post.mails
+        password.write_text("pass word\n")
+        text = wait_for("the mail", lambda: post.mails and post.mails[0])["text"]
+        assert b"posted" in email.message_from_bytes(text)["Subject"].encode()
+        assert post.logins[-1] == [b"me", b"pass word"] and len(post.mails) == 1
+        assert {line.split()[0].upper() for line in post.clear} == {b"EHLO", b"STARTTLS"}
+        post.strangers = ("ann@example.org",)
+        done = cloud.virga("hook", "test", "post")
+        assert done.returncode != 0 and b"550" in done.stderr, done.stderr
+        other = make_cert(tmp_path, "other")[0]  # who cannot show who it is is not told the password
+        configure(conf.replace(str(cert[0]), str(other)))
+        seen = len(post.logins)
+        done = cloud.virga("hook", "test", "post")
+        assert done.returncode != 0 and b"certificate" in done.stderr and len(post.logins) == seen, done.stderr
+    finally:
+        post.close()
+
+
+def test_a_redirection_is_not_followed(cloud, server):
+    """It could lead anywhere, with what was meant for one server."""
+    server.status, server.headers = 307, {"Location": server.url + "/elsewhere"}
+    set_hook(cloud, "moved", server.url + "/here", "task.ended")
+    done = cloud.virga("hook", "test", "moved")
+    assert done.returncode != 0 and b"answered with status 307" in done.stderr
+    assert cloud.vrun("true").returncode == 0
+    server.take("/here", 3)
+    server.status = 200
+    wait_for("it to be taken", lambda: cloud.json("hook", "list")[0]["sent"] == 1)
+    assert {path for path, _, _ in server.requests} == {"/here"}
+
+
+def test_a_slow_server_holds_up_its_own_hook_only(cloud, server):
+    slow = Server()
+    slow.gate.clear()
+    try:
+        set_hook(cloud, "slow", slow.url + "/s", "task.ended")
+        set_hook(cloud, "quick", server.url + "/q", "task.ended")
+        for name in ("first", "second"):
+            assert cloud.vrun("-n", name, "true").returncode == 0
+        assert [m["data"]["name"] for _, m in server.take("/q", 2)] == ["first", "second"]
+        assert [m["data"]["name"] for _, m in slow.take("/s")] == ["first"], "one at a time"
+        slow.gate.set()
+        assert [m["data"]["name"] for _, m in slow.take("/s", 2)] == ["first", "second"]
+    finally:
+        slow.gate.set()
+        slow.close()
+
+
+def test_members_hooks_reach_nothing_inside(cloud, server, configure, tmp_path):
+    cloud.virga("user", "add", "mia", "--role", "member", check=0)
+    mia = Remote(cloud, tmp_path / "mia", token_for(cloud, "mia"))
+    hosts = ["127.0.0.1", "localhost", "[::1]", "2130706433", "0x7f.1", "0.0.0.0", "[::ffff:127.0.0.1]", "169.254.169.254", "[fe80::1]",
+             "[fd00:ec2::254]", "10.1.2.3", "192.168.0.1", "172.16.0.1", "100.64.0.1"]
+    for host in hosts:
+        mia.virga("hook", "set", "in", "--url", f"http://{host}:{server.port}/in", "--event", "task.ended", check=0)
+        said = mia.refused("hook", "test", "in")
+        assert "is not a public one" in said, (host, said)
+    mia.virga("hook", "set", "in", "--url", server.url + "/in", "--event", "task.ended", check=0)
+    task = mia.virga("task", "list", "-o", "json").returncode  # she is who she is
+    assert task == 0 and not server.requests
+    configure("hooks: {allow: [127.0.0.0/8]}\n")
+    assert mia.virga("hook", "test", "in", check=0).stdout == b"the server has taken it\n"
+    assert server.requests[0][0] == "/in"
+    mia.virga("hook", "remove", "in", check=0)
+
+
+def test_the_documented_check_in_the_shell(cloud, server, tmp_path):
+    text = (ROOT / "docs" / "hooks.md").read_text()
+    (tmp_path / "check.sh").write_text(re.search(r"```sh\n(.*?)```", text, re.S)[1])
+    secret = set_hook(cloud, "sh", server.url + "/sh", "task.ended")
+    cloud.virga("hook", "test", "sh", check=0)
+    _, headers, body = server.requests[0]
+    (tmp_path / "secret").write_text(secret + "\n")
+
+    def check(signature, body):
+        return subprocess.run(["sh", tmp_path / "check.sh", tmp_path / "secret", signature], input=body, capture_output=True, check=False).returncode
+
+    good = headers["Virga-Signature"]
+    assert check(good, body) == 0
+    old = int(re.match(r"t=(\d+)", good)[1]) - 3600
+    stale = f"t={old},v1=" + hmac.new(secret.encode(), b"%d." % old + body, hashlib.sha256).hexdigest()
+    bad = [good[:-1] + ("0" if good[-1] != "0" else "1"), stale, "", "t=,v1=", "v1=" + good.split("v1=")[1], "t=$(id),v1=0", good + ",v1=0"]
+    assert [check(signature, body) for signature in bad] == [1] * len(bad)
+    assert check(good, body + b" ") == 1 and check(good, body + b"\n") == 1 and check(good, b"") == 1
 
 
 def test_nodes_and_gpus_for_administrators(cloud, server):
