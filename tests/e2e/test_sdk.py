@@ -397,6 +397,23 @@ if __name__ == "__main__":
     assert out == "hush y asked b 40 250 200 300\n"
 
 
+def test_many_functions_and_threads_share_a_worker(sdk):
+    """Each of a thousand closures is a function of its own; neither side keeps them all."""
+    out = script(sdk, """
+import concurrent.futures as cf
+import virga
+with virga.Executor(pool="cpu", max_workers=1) as ex:
+    def ask(n):
+        k = [n]
+        return ex.submit(lambda: k[0] * 2).result()
+    with cf.ThreadPoolExecutor(20) as threads:
+        assert list(threads.map(ask, range(1000))) == [2 * n for n in range(1000)]
+    pool = ex._pool
+    print(len(pool.functions) <= 64, pool.started, pool.defined)
+""")
+    assert out == "True 1 1000\n"
+
+
 def test_methods_take_their_object_along(sdk):
     out = script(sdk, """
 import virga

@@ -264,7 +264,7 @@ def _reduce_class(cls: type) -> Any:
     token, meta = _class_token(cls), type(cls)
     start = {name: own[name] for name in ("__module__", "__qualname__", "__slots__") if name in own}
     if isinstance(cls, enum.EnumMeta):
-        members: Dict[str, Any] = {name: cls.__members__[name].value for name in cls.__members__}
+        members: Dict[str, Any] = {name: getattr(cls.__members__[name], "value") for name in cls.__members__}
         state = {name: value for name, value in own.items() if isinstance(value, types.FunctionType) and not name.startswith("_")}
         return _make_enum, (token, meta, cls.__name__, cls.__bases__, members, start), state, None, None, _fill_class
     slots = own.get("__slots__", ())

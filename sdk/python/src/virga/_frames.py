@@ -2,7 +2,7 @@
 
     caller → worker                                worker → caller
     SETUP   who the caller is: paths, main         HELLO   which Python, which task
-    DEFINE  b: number of a function; the function  OUT ERR what was printed
+    DEFINE  b: slot of a function; the function    OUT ERR what was printed
     CALL    a: number of the call, b: function     RESULT  a: number of the call; the value
     (end of input: that was all)                   ERROR   a: number of the call; the exception
                                                    BROKEN  the set-up failed; the exception

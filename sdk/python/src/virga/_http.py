@@ -63,8 +63,9 @@ def _lenient(context: ssl.SSLContext) -> ssl.SSLContext:
 
 
 def _shown(tls: ssl.SSLSocket) -> Iterator[bytes]:
-    if hasattr(tls, "get_unverified_chain"):  # since 3.13
-        yield from tls.get_unverified_chain()
+    outer: Any = tls
+    if hasattr(outer, "get_unverified_chain"):  # since 3.13
+        yield from outer.get_unverified_chain()
         return
     inner: Any = getattr(tls, "_sslobj", None)
     if not hasattr(inner, "get_unverified_chain"):
@@ -155,11 +156,13 @@ class Wire:
         if sent is not None:
             all_headers["Content-Type"] = "application/json"
         where = self.path(path, query)
-        for left in reversed(range(TRIES)):
+        left = TRIES
+        while True:
             try:
                 answer, data = self._once(method, where, sent, all_headers, timeout or self.timeout)
             except (OSError, http.client.HTTPException) as e:
                 raise VirgaError(f"cannot reach the cloud at {self.host}:{self.port}: {e or type(e).__name__}") from e
+            left -= 1
             if answer.status not in _BUSY or not left or not answer.getheader("Retry-After"):
                 break
             time.sleep(min(_WAIT_MOST_S, float(answer.getheader("Retry-After") or 1)))

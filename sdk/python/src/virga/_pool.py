@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import weakref
-from typing import Any, Deque, Dict, List, Optional, Sequence, Set, Tuple, Type
+from typing import Any, Deque, Dict, List, NamedTuple, Optional, Sequence, Tuple, Type
 
 from . import _codec, _frames, _programs, _worker
 from ._channel import Channel, setup_body
@@ -33,12 +33,24 @@ _AHEAD_MOST = 16
 _AHEAD_BYTES = 1 << 20
 _CANCEL_S = 0.1  # a call that was cancelled may end by itself so long: a new worker costs more
 _LEAVE_S = 30.0  # at the end of the program
+_SLOTS = 64  # functions that a worker keeps; one that is not among them is sent again
+
+
+class Definition(NamedTuple):
+    """A function as workers get it: they keep the last that came for each slot."""
+
+    slot: int
+    digest: bytes
+    packed: List[_frames.Buffer]
+
+
+_NOTHING = Definition(0, b"", [])
 
 
 class Call(concurrent.futures.Future):  # type: ignore[type-arg]
     """A call that is on its way. As any concurrent.futures.Future; cancel() also ends one that runs."""
 
-    def __init__(self, pool: "Pool", function: int, body: List[_frames.Buffer], what: str) -> None:
+    def __init__(self, pool: "Pool", function: Definition, body: List[_frames.Buffer], what: str) -> None:
         super().__init__()
         self._pool, self._function, self._body, self._what = pool, function, body, what
         self._worker: Optional[Worker] = None
@@ -61,7 +73,7 @@ class Call(concurrent.futures.Future):  # type: ignore[type-arg]
 
     def settle(self, value: Any = None, error: Optional[BaseException] = None) -> None:
         """The end of it, unless it was cancelled meanwhile."""
-        self._body = []
+        self._body, self._function = [], _NOTHING
         try:
             if error is None:
                 self.set_result(value)
@@ -98,7 +110,7 @@ class Worker:
         self.channel: Optional[Channel] = None
         self.ready = self.leaving = self.lost = self.ended = self.waits = False
         self.error: Optional[BaseException] = None  # why it will never be ready
-        self.defined: Set[int] = set()
+        self.defined: Dict[int, bytes] = {}
         self.calls = 0
         self.pace: Optional[float] = None  # seconds a call, lately
         self.last = self.idle_since = time.monotonic()
@@ -174,15 +186,16 @@ class Worker:
             call = self.pool.take(self)
             if call is None:
                 return
-            if call._function not in self.defined:
-                self.defined.add(call._function)
-                channel.send(_frames.DEFINE, b=call._function, body=self.pool.functions[call._function])
+            function = call._function
+            if self.defined.get(function.slot) != function.digest:
+                self.defined[function.slot] = function.digest
+                channel.send(_frames.DEFINE, b=function.slot, body=function.packed)
             self.calls += 1
             if not self.given:
                 self.last = time.monotonic()
             call.task_id = channel.task_id
             self.given.append((self.calls, call))
-            channel.send(_frames.CALL, self.calls, call._function, call._body)
+            channel.send(_frames.CALL, self.calls, function.slot, call._body)
 
     def hear(self, channel: Channel, what: str, number: Any, body: Any) -> None:
         if what in ("stdout", "stderr"):
@@ -257,8 +270,8 @@ class Pool:
         self.waiting: Deque[Call] = collections.deque()
         self.workers: Dict[int, Worker] = {}
         self.idle: Dict[int, Worker] = {}
-        self.functions: List[List[_frames.Buffer]] = []
-        self.numbers: Dict[bytes, int] = {}
+        self.functions: Dict[bytes, Definition] = {}  # the newest of each slot
+        self.defined = 0
         self.started = 0
         self.closing = False
         self._setup: Optional[List[_frames.Buffer]] = None
@@ -267,21 +280,23 @@ class Pool:
 
     # ------------------------------------------------------------------ for callers
 
-    def define(self, func: Any, what: str) -> int:
-        """A number for a function as it is now; the same as before when nothing of it has changed."""
+    def define(self, func: Any, what: str) -> Definition:
+        """A function as it is now; the same as before when nothing of it has changed."""
         if _worker.importing_main:
             raise VirgaError("this script calls the cloud while it is imported: put what starts things below "
                              "'if __name__ == \"__main__\":', as for multiprocessing")
         packed = _codec.pack(func, what)
         digest = hashlib.sha256(b"".join(packed)).digest()
         with self.lock:
-            number = self.numbers.get(digest)
-            if number is None:
-                number = self.numbers[digest] = len(self.functions)
-                self.functions.append(packed)
-            return number
+            found = self.functions.get(digest)
+            if found is None:
+                found = self.functions[digest] = Definition(self.defined % _SLOTS, digest, packed)
+                self.defined += 1
+                if len(self.functions) > _SLOTS:
+                    del self.functions[next(iter(self.functions))]  # the oldest, whose slot this is
+            return found
 
-    def submit(self, function: int, args: Sequence[Any], kwargs: Dict[str, Any], what: str) -> Call:
+    def submit(self, function: Definition, args: Sequence[Any], kwargs: Dict[str, Any], what: str) -> Call:
         call = Call(self, function, _codec.pack((tuple(args), kwargs), f"an argument of {what}"), what)
         most = self.most()
         with self.lock:

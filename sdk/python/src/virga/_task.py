@@ -137,8 +137,8 @@ class _Running:
         self.id_fd, id_w = os.pipe()
         argv = [_programs.program("vrun"), f"--id-file=/dev/fd/{id_w}", *options.arguments(), "--", *self.words]
         try:
-            pipes: Dict[str, Any] = {s.name: subprocess.PIPE if s.piped else None for s in self.sinks}
-            self.proc = subprocess.Popen(argv, stdin=subprocess.PIPE if data is not None else stdin, pass_fds=[id_w], **pipes)
+            out, err = (subprocess.PIPE if s.piped else None for s in self.sinks)
+            self.proc = subprocess.Popen(argv, stdin=subprocess.PIPE if data is not None else stdin, pass_fds=[id_w], stdout=out, stderr=err)
         except BaseException:
             os.close(self.id_fd)
             raise

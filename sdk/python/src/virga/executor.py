@@ -6,7 +6,7 @@ import time
 from typing import Any, Callable, Iterable, Iterator, Optional, Tuple
 
 from ._options import Options
-from ._pool import Call, Pool
+from ._pool import Call, Definition, Pool
 from ._printer import Show
 from .function import Function
 
@@ -29,10 +29,10 @@ class Executor(concurrent.futures.Executor):
         return f"<virga.Executor on {self._pool.options.pool or 'the default pool'}: {len(self._pool.workers)} workers>"
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Call:
-        number, what = self._define(fn)
-        return self._pool.submit(number, args, kwargs, what)
+        definition, what = self._define(fn)
+        return self._pool.submit(definition, args, kwargs, what)
 
-    def _define(self, fn: Callable[..., Any]) -> Tuple[int, str]:
+    def _define(self, fn: Callable[..., Any]) -> Tuple[Definition, str]:
         plain = fn.__wrapped__ if isinstance(fn, Function) else fn
         what = getattr(plain, "__qualname__", None) or repr(plain)
         return self._pool.define(plain, f"the function {what}"), what
@@ -42,8 +42,8 @@ class Executor(concurrent.futures.Executor):
         """As the one of concurrent.futures: takes all items at once, gives results in order. `chunksize` is not needed: short calls
         travel together by themselves."""
         end = None if timeout is None else timeout + time.monotonic()
-        number, what = self._define(fn)
-        calls = [self._pool.submit(number, args, {}, what) for args in zip(*iterables)]
+        definition, what = self._define(fn)
+        calls = [self._pool.submit(definition, args, {}, what) for args in zip(*iterables)]
 
         def results() -> Iterator[Any]:
             try:

@@ -10,7 +10,7 @@ from typing import (Any, AsyncIterator, Callable, Deque, Dict, Generic, Iterable
 
 from . import _codec
 from ._options import Options
-from ._pool import Call, Pool
+from ._pool import Call, Definition, Pool
 from ._printer import Show
 
 R = TypeVar("R")
@@ -80,8 +80,8 @@ class Function(Generic[R]):
             self._pool = Pool(options, p["concurrency"], p["idle"], p["retries"], p["retry_on"], p["stream"], self._name, p["timeout"])
         return self._pool
 
-    def _submit(self, pool: Pool, number: int, args: Sequence[Any], kwargs: Dict[str, Any]) -> Call:
-        return pool.submit(number, args, kwargs, self._name)
+    def _submit(self, pool: Pool, definition: Definition, args: Sequence[Any], kwargs: Dict[str, Any]) -> Call:
+        return pool.submit(definition, args, kwargs, self._name)
 
     def spawn(self, *args: Any, **kwargs: Any) -> Call:
         """Starts it on the cloud; a future. Its cancel() ends it, also while it runs."""
@@ -109,7 +109,7 @@ class Function(Generic[R]):
                 kwargs: Optional[Dict[str, Any]] = None) -> Iterator[Any]:
         """map() for items that are tuples of arguments."""
         pool = self.pool()
-        number = pool.define(self.__wrapped__, f"the function {self._name}")
+        definition = pool.define(self.__wrapped__, f"the function {self._name}")
         source = iter(items)
         calls: Deque[Call] = collections.deque()
         done: "queue.SimpleQueue[Call]" = queue.SimpleQueue()
@@ -121,7 +121,7 @@ class Function(Generic[R]):
                     args = next(source)
                 except StopIteration:
                     return
-                call = self._submit(pool, number, args, kwargs or {})
+                call = self._submit(pool, definition, args, kwargs or {})
                 calls.append(call)
                 if not order:
                     call.add_done_callback(done.put)  # type: ignore[arg-type]
