@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "mirror/le.h"
+#include "proto/unpack.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -15,31 +16,13 @@
 #define WRITE_HEAD 24u
 #define PIECE (VG_MW_MAX - 64u) /* of a record, before packing: leaves room for the heads */
 
-struct unpack_budget {
-    size_t left;
-};
-
-static void *unpack_alloc(void *data, size_t size) {
-    struct unpack_budget *budget = data;
-    if (size > budget->left)
-        return NULL;
-    budget->left -= size;
-    return vg_alloc(size);
-}
-
-static void unpack_free(void *data, void *p) {
-    (void)data;
-    free(p);
-}
-
 int vg_mw_feed(struct vg_mw_in *in, const void *data, size_t n) {
     return vg_buf_append(&in->buf, data, n);
 }
 
 static int next_msg(struct vg_mw_frame *f, const uint8_t *p, size_t n) {
-    struct unpack_budget budget = {.left = (64u << 10) + n * 16};
-    ProtobufCAllocator alloc = {
-        .alloc = unpack_alloc, .free = unpack_free, .allocator_data = &budget};
+    struct vg_unpack_budget budget = {.left = (64u << 10) + n * 16};
+    ProtobufCAllocator alloc = vg_unpack_within(&budget);
     f->msg = vg__mr__msg__unpack(&alloc, n, p);
     return f->msg ? 1 : -EBADMSG;
 }
@@ -144,7 +127,7 @@ int vg_mw_next(struct vg_mw_in *in, struct vg_mw_frame *ret) {
 }
 
 void vg_mw_frame_done(struct vg_mw_frame *f) {
-    ProtobufCAllocator alloc = {.alloc = unpack_alloc, .free = unpack_free};
+    ProtobufCAllocator alloc = vg_unpack_within(NULL);
     if (f->msg)
         vg__mr__msg__free_unpacked(f->msg, &alloc);
     *f = (struct vg_mw_frame){0};

@@ -4,29 +4,12 @@
 #include "base/mem.h"
 #include "base/util.h"
 #include "net/conn-internal.h"
+#include "proto/unpack.h"
 
 #include <string.h>
 #include <sys/socket.h>
 
 /* ------------------------------------------------------------------ messages */
-
-/* Memory a message may take when unpacked: a small one on the wire must not become a huge one. */
-struct unpack_budget {
-    size_t left;
-};
-
-static void *unpack_alloc(void *data, size_t size) {
-    struct unpack_budget *budget = data;
-    if (size > budget->left)
-        return NULL;
-    budget->left -= size;
-    return vg_alloc(size);
-}
-
-static void unpack_free(void *data, void *p) {
-    (void)data;
-    free(p);
-}
 
 static void close_fds(int *fds, size_t n) {
     for (size_t i = 0; i < n; i++)
@@ -52,9 +35,8 @@ static bool stray_fds(struct vg_conn *c) {
 static void dispatch_msg(struct vg_conn *c, const struct vg_frame *f) {
     int fds[CONN_FDS] = {-1, -1, -1, -1};
     size_t n_fds = take_fds(c, VG_WIRE_HEADER + f->len, fds);
-    struct unpack_budget budget = {.left = (1u << 20) + (size_t)f->len * 16};
-    ProtobufCAllocator alloc = {
-        .alloc = unpack_alloc, .free = unpack_free, .allocator_data = &budget};
+    struct vg_unpack_budget budget = {.left = (1u << 20) + (size_t)f->len * 16};
+    ProtobufCAllocator alloc = vg_unpack_within(&budget);
     Vg__Pb__Envelope *env = vg__pb__envelope__unpack(&alloc, f->len, f->payload);
     if (env)
         c->ops->on_msg(c, c->user, env, fds, n_fds);
