@@ -9,6 +9,7 @@
 
 #define ERROR_BODY_MAX (16u << 10)
 #define HEADERS_MAX 200
+#define INTERIM_MAX 16
 #define SEND_PIECE (256u << 10)
 
 struct body {
@@ -122,7 +123,7 @@ static int receive_head(struct vg_http *c, struct head *h, struct vg_http_answer
     int major, minor, r = text ? vg_http_line(c, text, VG_HTTP_HEAD_MAX) : -ENOMEM;
     if (r < 0)
         return r;
-    if (sscanf(text, "HTTP/%d.%d %3d", &major, &minor, &a->status) != 3 || a->status < 100)
+    if (sscanf(text, "HTTP/%1d.%1d %3d", &major, &minor, &a->status) != 3 || a->status < 100)
         return -EBADMSG;
     h->close = major != 1 || minor == 0;
     for (unsigned n = 0; r == 0; n++) {
@@ -136,12 +137,13 @@ static int receive_head(struct vg_http *c, struct head *h, struct vg_http_answer
 
 static int receive(struct vg_http *c, const struct vg_http_req *q, struct vg_http_answer *a) {
     struct head h;
-    int r;
-    do { /* 100 Continue and the like come before the answer */
+    int r = 0;
+    /* 100 Continue and the like come before the answer */
+    for (unsigned n = 0; r == 0 && (n == 0 || a->status < 200); n++) {
         h = (struct head){0};
         *a = (struct vg_http_answer){0};
-        r = receive_head(c, &h, a);
-    } while (r == 0 && a->status < 200);
+        r = n < INTERIM_MAX ? receive_head(c, &h, a) : -EBADMSG;
+    }
     if (r < 0)
         return r;
     bool good = a->status == 200, head = q->method && strcmp(q->method, "HEAD") == 0;

@@ -2,13 +2,16 @@
 #include "base/cleanup.h"
 #include "base/mem.h"
 #include "base/util.h"
+#include "fs/store/http.h"
 #include "fs/store/s3-xml.h"
 #include "fs/store/s3.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define EMPTY "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
@@ -135,4 +138,31 @@ Test(s3, credentials_are_read_and_must_be_private) {
     cr_assert(strstr(err.msg, "aws_secret_access_key"), "%s", err.msg);
     cr_assert_lt(credentials("aws_access_key_id=a b\naws_secret_access_key=x\n", 0600, &c, &err),
                  0);
+}
+
+/* What a server that says `interim` times 100 before its answer is taken for: a status, or -1. */
+static int asked(unsigned interim) {
+    static const char more[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    static const char last[] = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    int pair[2];
+    struct vg_http *h = NULL;
+    struct vg_http_req q = VG_HTTP_REQ_INIT;
+    struct vg_http_answer a;
+    struct vg_err err = VG_ERR_INIT;
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    for (unsigned i = 0; i < interim; i++)
+        cr_assert_eq(vg_write_full(pair[1], more, strlen(more)), 0);
+    cr_assert_eq(vg_write_full(pair[1], last, strlen(last)), 0);
+    cr_assert_eq(vg_http_open_fd(pair[0], &h), 0);
+    q.max = 10;
+    int r = vg_http_do(h, &q, &a, &err);
+    vg_http_close(h);
+    close(pair[1]);
+    return r < 0 ? -1 : a.status;
+}
+
+Test(http, an_answer_that_never_comes_is_given_up) {
+    cr_assert_eq(asked(0), 200);
+    cr_assert_eq(asked(3), 200);
+    cr_assert_eq(asked(100), -1);
 }
