@@ -41,8 +41,7 @@ struct vg_hook *vg_hook_new(struct vg_control *c, const char *user, const char *
     return NULL;
 }
 
-static void drop_first(struct vg_hook *h) {
-    struct vg_delivery *d = vg_list_entry(vg_list_first(&h->waiting), struct vg_delivery, link);
+static void drop(struct vg_hook *h, struct vg_delivery *d) {
     vg_list_remove(&d->link);
     h->n_waiting--;
     h->ctl->hooks->bytes -= d->body_bytes;
@@ -55,8 +54,8 @@ void vg_hook_free(struct vg_hook *h) {
         return;
     vg_fetch_cancel(h->call);
     vg_timer_stop(&h->again);
-    while (h->n_waiting)
-        drop_first(h);
+    vg_list_for_each_safe (it, &h->waiting)
+        drop(h, vg_list_entry(it, struct vg_delivery, link));
     if (h->key && vg_map_get(&h->ctl->hooks->map, h->key) == h)
         vg_map_del(&h->ctl->hooks->map, h->key);
     OPENSSL_cleanse(h->sealed, sizeof h->sealed);
@@ -130,7 +129,7 @@ static struct vg_delivery *delivery_new(struct vg_hook *h, const char *id, const
 void vg_hook_pop(struct vg_hook *h) {
     struct vg_delivery *d = vg_list_entry(vg_list_first(&h->waiting), struct vg_delivery, link);
     vg_store_del_outbox(h->ctl->store, d->id);
-    drop_first(h);
+    drop(h, d);
     h->tries = 0;
 }
 

@@ -40,7 +40,7 @@ static int add_login(Vg__Pb__TaskSpec *s, const char *secret) {
         s->secret[s->n_secret++] = use;
     if (where && s->env)
         s->env[s->n_env++] = (ProtobufCBinaryData){strlen(where), (uint8_t *)where};
-    bool good = s->n_secret && s->n_env && (use->name = vg_strdup(secret)) &&
+    bool good = use && s->n_secret && s->n_env && (use->name = vg_strdup(secret)) &&
                 (use->as_file = vg_strdup("config.json"));
     if (!s->n_secret)
         free(use);

@@ -228,13 +228,14 @@ static ssize_t drain(int fd, char *text) {
 
 int vg_ring_read_command(char *const *argv, struct vg_ring **ret, struct vg_err *err) {
     int p[2], status = 0;
-    pid_t pid;
+    pid_t pid = 0;
     char *text = vg_hidden_alloc(TEXT_MAX);
     if (!text)
         return vg_err_sys(err, ENOMEM, "cannot hold the master key");
     if (pipe2(p, O_CLOEXEC) < 0) {
+        int e = errno;
         sodium_free(text);
-        return vg_err_sys(err, errno, "cannot run secrets.key_command");
+        return vg_err_sys(err, e, "cannot run secrets.key_command");
     }
     int r = spawn(argv, p[1], &pid);
     close(p[1]);

@@ -96,7 +96,8 @@ static bool folder_fits(const struct vg_driver *d, const char *path) {
 static bool is_foreign(const char *path) {
     unsigned char id[EI_NIDENT];
     vg_auto_fd int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0 || vg_read_full(fd, id, sizeof(id)) != sizeof(id) || memcmp(id, ELFMAG, SELFMAG))
+    if (fd < 0 || vg_read_full(fd, id, sizeof(id)) != sizeof(id) ||
+        memcmp(id, ELFMAG, SELFMAG) != 0)
         return false;
     return id[EI_CLASS] != (sizeof(void *) == 8 ? ELFCLASS64 : ELFCLASS32);
 }

@@ -74,6 +74,7 @@ struct vg_warden_stat {
     uint64_t beside;  /* attempts to compute beside MPS */
     uint64_t retaken; /* time slices that somebody else had changed */
     uint32_t objects, clients, groups;
+    uint32_t unused; /* without it there would be a hole, and it is compared byte by byte */
 };
 
 struct vg_warden_process {
