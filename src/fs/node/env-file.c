@@ -198,7 +198,7 @@ static void choose_mode(struct vg_env *e, struct env_node *n, struct env_open *o
                         struct vg_fuse_open_out *out) {
     struct env_file *f = n->file;
     bool complete = o->blob && vg_blob_complete(o->blob);
-    out->open_flags = VG_FOPEN_NOFLUSH | FOPEN_KEEP_CACHE;
+    out->open_flags = VG_FOPEN_NOFLUSH | (f->old_until <= e->told ? FOPEN_KEEP_CACHE : 0);
     if (complete && !f->n_cached && vg_fuse_has_passthrough(e->fuse) &&
         register_backing(e, f) >= 0) {
         out->open_flags = VG_FOPEN_NOFLUSH | VG_FOPEN_PASSTHROUGH;

@@ -43,8 +43,9 @@ struct env_file {
     int backing_id;      /* 0: none */
     struct vg_list idle; /* in env->idle: held, not open */
     uint64_t read_end, ahead_end;
-    uint32_t window; /* leaves */
-    uint8_t *used;   /* leaves noted in the trace generation used_gen */
+    uint32_t window;    /* leaves */
+    uint64_t old_until; /* so many notes: the kernel may have pages of earlier content till then */
+    uint8_t *used;      /* leaves noted in the trace generation used_gen */
     uint32_t used_gen;
 };
 
@@ -128,6 +129,7 @@ struct vg_env {
     pthread_cond_t notes_changed;
     struct env_note *notes;
     size_t n_notes, cap_notes;
+    uint64_t noted, told; /* how many notes there were, and how many the kernel has */
     bool notes_busy;
 
     struct env_use *uses;

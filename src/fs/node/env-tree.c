@@ -175,8 +175,12 @@ static void set_stat(struct vg_env *e, struct env_node *n, const struct vg_mstat
         vg_buf_done(n->xattrs);
         free(vg_take_ptr(n->xattrs));
     }
-    if (n->lookups && !attr)
-        vg_env_notify(e, stamp ? NOTE_ATTR : NOTE_INODE, n, NULL, 0);
+    if (!n->lookups || attr)
+        return;
+    uint64_t before = e->noted;
+    vg_env_notify(e, stamp ? NOTE_ATTR : NOTE_INODE, n, NULL, 0);
+    if (!stamp && n->file) /* who opens it may be faster than the note */
+        n->file->old_until = e->noted > before ? e->noted : UINT64_MAX;
 }
 
 int vg_env_node_update(struct vg_env *e, struct env_node *n, const struct vg_dirent *d) {

@@ -130,6 +130,7 @@ void vg_env_notify(struct vg_env *e, enum note_kind kind, const struct env_node 
     if (kind == NOTE_NAMES && e->n_notes && e->notes[e->n_notes - 1].kind == NOTE_NAMES)
         return;
     e->notes[e->n_notes++] = (struct env_note){.kind = kind, .node = n->number, .name = copy};
+    e->noted++;
     pthread_cond_broadcast(&e->notes_changed);
 }
 
@@ -172,6 +173,7 @@ static void *notifier(void *arg) {
         }
         free(notes);
         pthread_mutex_lock(&e->lock);
+        e->told += n;
     }
     pthread_mutex_unlock(&e->lock);
     return NULL;

@@ -52,7 +52,7 @@ static pid_t pid_of(enum vg_part part) {
 
 /* The part's pid once it runs and is not `other`. */
 static pid_t await_other(enum vg_part part, pid_t other) {
-    uint64_t until = vg_now_usec() + 10 * VG_USEC;
+    uint64_t until = vg_now_usec() + 40 * VG_USEC;
     for (pid_t pid; vg_now_usec() < until; poll(NULL, 0, 5))
         if ((pid = pid_of(part)) && pid != other)
             return pid;
@@ -60,7 +60,7 @@ static pid_t await_other(enum vg_part part, pid_t other) {
 }
 
 static void end(pid_t pid) {
-    uint64_t until = vg_now_usec() + 10 * VG_USEC;
+    uint64_t until = vg_now_usec() + 40 * VG_USEC;
     kill(pid, SIGKILL);
     while (kill(pid, 0) == 0 && vg_now_usec() < until)
         poll(NULL, 0, 2);

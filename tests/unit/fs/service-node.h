@@ -188,10 +188,10 @@ static void node_take(struct node *n) {
     }
 }
 
-/* Until `what`, for at most 10 s. */
+/* Until `what`, for at most 40 s. */
 #define turn(w, n, what)                                \
     do {                                                \
-        uint64_t until_ = vg_now_usec() + 10 * VG_USEC; \
+        uint64_t until_ = vg_now_usec() + 40 * VG_USEC; \
         while (!(what) && vg_now_usec() < until_) {     \
             uv_run(&(w)->loop, UV_RUN_ONCE);            \
             node_take(n);                               \

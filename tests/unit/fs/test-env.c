@@ -184,7 +184,7 @@ static void assert_file(struct world *w, const char *name, const void *data, siz
     vg_auto_free char *got = NULL;
     ssize_t r = slurp(w, name, &got);
     cr_assert_eq(r, (ssize_t)n, "%s: %zd bytes", name, r);
-    cr_assert(!memcmp(got, data, n), "%s", name);
+    cr_assert(!memcmp(got, data, n), "%s: '%.40s', not '%.40s'", name, got, (const char *)data);
 }
 
 static json_int_t counter(struct world *w, const char *name) {

@@ -195,7 +195,7 @@ static struct vg_fuse_req *await_held(struct world *w) {
     return r;
 }
 
-Test(fuse, kept_request_is_answered_later_from_another_thread, .timeout = 20) {
+Test(fuse, kept_request_is_answered_later_from_another_thread, .timeout = 60) {
     struct world w;
     setup(&w, true);
     w.keep = FUSE_READ;
@@ -211,7 +211,7 @@ Test(fuse, kept_request_is_answered_later_from_another_thread, .timeout = 20) {
     teardown(&w);
 }
 
-Test(fuse, killed_process_ends_while_its_request_is_kept, .timeout = 20) {
+Test(fuse, killed_process_ends_while_its_request_is_kept, .timeout = 60) {
     struct world w;
     setup(&w, true);
     w.keep = FUSE_OPEN;
@@ -230,7 +230,7 @@ static void ignore_signal(int sig) {
     (void)sig;
 }
 
-Test(fuse, handled_signal_does_not_fail_a_read, .timeout = 20) {
+Test(fuse, handled_signal_does_not_fail_a_read, .timeout = 60) {
     struct world w;
     setup(&w, true);
     w.keep = FUSE_READ;
@@ -253,7 +253,7 @@ Test(fuse, handled_signal_does_not_fail_a_read, .timeout = 20) {
     teardown(&w);
 }
 
-Test(fuse, abort_frees_those_who_wait, .timeout = 20) {
+Test(fuse, abort_frees_those_who_wait, .timeout = 60) {
     struct world w;
     setup(&w, true);
     w.keep = FUSE_READ;

@@ -194,7 +194,7 @@ static void peer_done(struct peer *p) {
     vg_mw_in_done(&p->in);
 }
 
-Test(link, folder_is_asked_for_once_and_told_to_the_owner, .timeout = 20) {
+Test(link, folder_is_asked_for_once_and_told_to_the_owner, .timeout = 60) {
     struct node n;
     setup(&n);
     struct peer p = connect_peer(&n);
@@ -218,7 +218,7 @@ Test(link, folder_is_asked_for_once_and_told_to_the_owner, .timeout = 20) {
     peer_done(&p);
 }
 
-Test(link, record_in_pieces_is_put_together, .timeout = 20) {
+Test(link, record_in_pieces_is_put_together, .timeout = 60) {
     struct node n;
     setup(&n);
     struct peer p = connect_peer(&n);
@@ -233,7 +233,7 @@ Test(link, record_in_pieces_is_put_together, .timeout = 20) {
     peer_done(&p);
 }
 
-Test(link, unanswered_demand_moves_to_another_link, .timeout = 20) {
+Test(link, unanswered_demand_moves_to_another_link, .timeout = 60) {
     struct node n;
     setup(&n);
     struct peer a = connect_peer(&n);
@@ -253,7 +253,7 @@ Test(link, unanswered_demand_moves_to_another_link, .timeout = 20) {
     peer_done(&b);
 }
 
-Test(link, demand_without_a_link_waits_for_one, .timeout = 20) {
+Test(link, demand_without_a_link_waits_for_one, .timeout = 60) {
     struct node n;
     setup(&n);
     cr_assert_not(vg_links_up(n.links));
@@ -276,7 +276,7 @@ Test(link, demand_without_a_link_waits_for_one, .timeout = 20) {
     peer_done(&b);
 }
 
-Test(link, another_service_forgets_demands_and_drops_old_links, .timeout = 20) {
+Test(link, another_service_forgets_demands_and_drops_old_links, .timeout = 60) {
     struct node n;
     setup(&n);
     struct peer a = connect_peer(&n);
@@ -296,7 +296,7 @@ Test(link, another_service_forgets_demands_and_drops_old_links, .timeout = 20) {
     peer_done(&b);
 }
 
-Test(link, content_ends_a_demand_when_all_of_it_came, .timeout = 20) {
+Test(link, content_ends_a_demand_when_all_of_it_came, .timeout = 60) {
     struct node n;
     setup(&n);
     struct peer p = connect_peer(&n);
@@ -337,7 +337,7 @@ static void expect_range(struct peer *p, uint64_t req, uint64_t off, uint64_t le
     vg_mw_frame_done(&f);
 }
 
-Test(link, what_is_on_its_way_is_hurried_but_not_asked_for_again, .timeout = 20) {
+Test(link, what_is_on_its_way_is_hurried_but_not_asked_for_again, .timeout = 60) {
     struct node n;
     setup(&n);
     struct peer p = connect_peer(&n);
@@ -359,7 +359,7 @@ Test(link, what_is_on_its_way_is_hurried_but_not_asked_for_again, .timeout = 20)
     peer_done(&p);
 }
 
-Test(link, garbage_drops_the_link_and_nothing_else, .timeout = 20) {
+Test(link, garbage_drops_the_link_and_nothing_else, .timeout = 60) {
     struct node n;
     setup(&n);
     const char *const bad[] = {"\xff\xff\xff\xff rubbish that is no frame", "\0\0\0\0\x7f\0\0\0",
@@ -421,7 +421,7 @@ static void send_coming(struct peer *p, uint64_t leaf, uint64_t leaves) {
     send_msg(p, &m);
 }
 
-Test(link, what_was_sent_and_did_not_fit_is_asked_for_again, .timeout = 20) {
+Test(link, what_was_sent_and_did_not_fit_is_asked_for_again, .timeout = 60) {
     struct node n;
     setup(&n);
     struct peer p = connect_peer(&n);
@@ -454,7 +454,7 @@ Test(link, what_was_sent_and_did_not_fit_is_asked_for_again, .timeout = 20) {
     peer_done(&p);
 }
 
-Test(link, who_reads_along_with_a_push_does_not_ask, .timeout = 20) {
+Test(link, who_reads_along_with_a_push_does_not_ask, .timeout = 60) {
     struct node n;
     setup(&n);
     struct peer p = connect_peer(&n);
@@ -480,7 +480,7 @@ Test(link, who_reads_along_with_a_push_does_not_ask, .timeout = 20) {
     peer_done(&p);
 }
 
-Test(link, a_push_ends_with_its_link, .timeout = 20) {
+Test(link, a_push_ends_with_its_link, .timeout = 60) {
     struct node n;
     setup(&n);
     struct peer p = connect_peer(&n);
