@@ -111,19 +111,25 @@ def mount_namespace(pid):
         return None
 
 
+def root_mount(mountinfo):
+    """Which file system is the root there."""
+    return next((line.split()[2:4] for line in reversed(mountinfo.splitlines()) if line.split()[4:5] == [b"/"]), None)
+
+
 def processes_of(home):
-    """Every process, in whatever namespace, whose environment, command line or mounts name `home`. Mounts that are ours,
-    too, say nothing: everybody here has them."""
+    """Every process, in whatever namespace, whose environment, command line or mounts name `home`. Mounts of who has our root
+    say nothing: they are ours, or copies of what was ours when somebody made a namespace of his own."""
     needle = str(home).encode()
     mine = {os.getpid(), os.getppid()}
-    here = mount_namespace("self")
+    here, root = mount_namespace("self"), root_mount(read_bytes("/proc/self/mountinfo"))
     found = []
     for pid in pids():
         if pid in mine:
             continue
         proc = f"/proc/{pid}/"
         if (needle in read_bytes(proc + "environ") or needle in read_bytes(proc + "cmdline")
-                or (mount_namespace(pid) != here and needle in read_bytes(proc + "mountinfo"))):
+                or (mount_namespace(pid) != here and needle in (mounts := read_bytes(proc + "mountinfo"))
+                    and root_mount(mounts) != root)):
             found.append((pid, read_bytes(proc + "cmdline").replace(b"\0", b" ").decode(errors="replace")
                           or status_field(pid, "Name")))
     return found
