@@ -5,7 +5,7 @@ import random
 import threading
 
 from trees import differences, tree
-from virga import LONG
+from virga import LONG, wait_for
 
 EDITS = 1000 if LONG else 50
 FILES = 10_000 if LONG else 1000
@@ -182,11 +182,17 @@ def test_both_sides_changed_the_same_file(far):
     laptop = far.laptop
     path = laptop.work / "both"
     path.write_text("first\n")
-    p = laptop.popen(["vrun", "sh", "-c", "cat both; read x; echo of the task > both; echo written"],
-                     stdin=-1)
+    script = "trap 'echo of the task > both; echo written; exit' USR1; cat both; while :; do sleep 0.05; done"
+    p = laptop.popen(["vrun", "-n", "both", "sh", "-c", script])
     assert p.stdout.readline() == b"first\n"
-    path.write_text("of the laptop\n")
-    out, err = p.communicate(b"go\n", timeout=60)
+    laptop.cut()  # so that neither hears of the other before both have written
+    try:
+        path.write_text("of the laptop\n")
+        far.control.virga("task", "signal", "both", "USR1", check=0)
+        wait_for("the task to have written", lambda: "written" in far.control.out("virga", "task", "logs", "both"))
+    finally:
+        laptop.heal()
+    out, err = p.communicate(timeout=120)
     assert out == b"written\n", err
     assert path.read_text() == "of the laptop\n"
     kept = list(laptop.work.glob("both.conflict-*"))
