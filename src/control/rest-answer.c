@@ -95,9 +95,16 @@ void vg_rest_etag(const struct vg_rest_route *route, const json_t *j, const char
     tag(text ? text : "", out);
 }
 
-/* Whether one of the tags of If-None-Match is this one. */
-static bool known(const char *tags, const char *etag) {
-    return tags && (strcmp(tags, "*") == 0 || strstr(tags, etag));
+bool vg_rest_tag_in(const char *tags, const char *etag, bool weak) {
+    size_t n = strlen(etag);
+    for (const char *p = tags; p && *p; p += strcspn(p, ",")) {
+        p += strspn(p, ", \t");
+        bool is_weak = strncmp(p, "W/", 2) == 0;
+        const char *tag = p + 2 * is_weak;
+        if (strcmp(p, "*") == 0 || ((weak || !is_weak) && strncmp(tag, etag, n) == 0))
+            return true;
+    }
+    return false;
 }
 
 /* False: the client has it already. */
@@ -105,7 +112,8 @@ static bool answer_tagged(struct vg_rest_call *call, const json_t *j, const char
     char etag[32];
     vg_rest_etag(call->route, j, body, etag);
     vg_web_set(call->req, "ETag", etag);
-    return call->route->edited || !known(vg_web_header(call->req, "if-none-match"), etag);
+    return call->route->edited ||
+           !vg_rest_tag_in(vg_web_header(call->req, "if-none-match"), etag, true);
 }
 
 static void answer_text(struct vg_rest_call *call, int status, const char *type, const json_t *j,
@@ -114,7 +122,9 @@ static void answer_text(struct vg_rest_call *call, int status, const char *type,
     bool fresh = get && !answer_tagged(call, j, body);
     struct vg_web_req *req = vg_take_ptr(call->req);
     if (req)
-        vg_web_set(req, "Cache-Control", "no-cache");
+        vg_web_set(req, "Cache-Control", "private, no-cache");
+    if (req && call->route->flags & VG_REST_CSV)
+        vg_web_set(req, "Vary", "Accept");
     if (req && fresh)
         vg_web_answer(req, 304, NULL, NULL, 0);
     else if (req)

@@ -110,6 +110,8 @@ json_t *vg_rest_answer(struct vg_rest_call *call, const Vg__Pb__Envelope *env); 
 /* The answer's tag: of what can be changed alone where the route says so. */
 void vg_rest_etag(const struct vg_rest_route *route, const json_t *j, const char *body,
                   char out[static 32]);
+/* Whether a list of tags, or "*", has this one; `weak`: weak ones count. NULL has none. */
+bool vg_rest_tag_in(const char *tags, const char *etag, bool weak);
 char *vg_rest_csv(const json_t *rows); /* RFC 4180; NULL: out of memory */
 
 /* rest-match.c: If-Match against what GET would answer now. True: go on. */

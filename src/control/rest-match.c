@@ -37,7 +37,7 @@ static void told(struct vg_rest_call *call, const Vg__Pb__Envelope *env, bool mo
     call->route = route;
     call->data = NULL;
     call->told = route->told ? route->told : vg_rest_told;
-    if (strcmp(want, "*") == 0 || strstr(want, etag))
+    if (vg_rest_tag_in(want, etag, false))
         vg_rest_go(call);
     else
         changed(call);
@@ -50,8 +50,12 @@ bool vg_rest_match(struct vg_rest_call *call) {
     const ProtobufCFieldDescriptor *f =
         protobuf_c_message_descriptor_get_field(&vg__pb__envelope__descriptor, get->request);
     ProtobufCMessage *m = vg_view_new(f->descriptor);
-    if (!m)
-        return true;
+    if (!m) {
+        struct vg_err err = VG_ERR_INIT;
+        vg_err_sys(&err, ENOMEM, "cannot take the request");
+        vg_rest_fail(call, &err);
+        return false;
+    }
     call->data = (void *)call->route;
     call->route = get;
     call->told = told;

@@ -410,10 +410,25 @@ static void limited(struct vg_rest_call *call, uint64_t wait_msec) {
     vg_rest_fail(call, &err);
 }
 
+/* Who asks for a guard that this path does not have is not left to believe in it. */
+static int check_guards(const struct vg_rest_call *call, struct vg_err *err) {
+    const struct vg_rest_route *route = call->route;
+    if (!changes(route->method))
+        return 0;
+    if (vg_web_header(call->req, "if-match") && !(route->flags & VG_REST_MATCH))
+        return vg_err_set(err, VG_INVALID,
+                          "If-Match is not looked at here: leave it out; nothing was changed");
+    if (vg_web_header(call->req, "idempotency-key") && route->method == VG_WEB_POST &&
+        !vg_rest_takes_key(route))
+        return vg_err_set(err, VG_INVALID,
+                          "Idempotency-Key is not looked at here: leave it out; nothing was done");
+    return 0;
+}
+
 static void begin(struct vg_rest_call *call, const struct segments *have) {
     struct vg_err err = VG_ERR_INIT;
     if ((!(call->route->flags & VG_REST_OPEN) && find_who(call, &err) < 0) ||
-        take_parts(call, have, &err) < 0) {
+        check_guards(call, &err) < 0 || take_parts(call, have, &err) < 0) {
         vg_rest_fail(call, &err);
         return;
     }

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 /* Everything comes from here alone; nothing is run or styled from inside a page. */
 #define POLICY                                                                        \
@@ -23,10 +24,24 @@ static const struct vg_web_file *find(const struct vg_web_files *files, const ch
     return bsearch(path, files->file, files->n, sizeof(files->file[0]), by_path);
 }
 
+/* "gzip;q=0" and "gzip; q=0.000" say that it is not wanted. */
+static bool is_wanted(const char *p) {
+    p += strspn(p, " \t");
+    if (*p++ != ';')
+        return true;
+    p += strspn(p, " \t");
+    return strncasecmp(p, "q=0", 3) != 0 || p[3 + strspn(p + 3, ".0")] > '0';
+}
+
 static bool takes_gzip(const struct vg_web_req *req) {
     const char *p = vg_web_header(req, "accept-encoding");
-    p = p ? strstr(p, "gzip") : NULL;
-    return p && strncmp(p + 4, ";q=0", 4) != 0;
+    for (; p && *p; p += strcspn(p, ",")) {
+        p += strspn(p, ", \t");
+        size_t n = strcspn(p, ",; \t");
+        if (n == 4 && strncasecmp(p, "gzip", 4) == 0)
+            return is_wanted(p + n);
+    }
+    return false;
 }
 
 static bool unchanged(const struct vg_web_req *req, const char *tag) {

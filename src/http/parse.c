@@ -218,6 +218,7 @@ static int understand(const struct vg_web_req *req, struct vg_web_head *h) {
         const char *name = req->header[i].name, *value = req->header[i].value;
         if (strcmp(name, "host") == 0) {
             hosts++;
+            status = strpbrk(value, " \t,/?#@\\\"<>") ? 400 : 200;
         } else if (strcmp(name, "content-length") == 0) {
             lengths++;
             status = body_length(value, &h->length);
@@ -241,6 +242,7 @@ static int understand(const struct vg_web_req *req, struct vg_web_head *h) {
         return 501;
     if (encodings && !h->minor)
         return 400;
+    h->expect = h->expect && h->minor; /* an old client would take it for the answer */
     h->keep_alive = !close && (h->minor || keep);
     return 200;
 }

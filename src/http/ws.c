@@ -143,8 +143,9 @@ static void on_frame(struct vg_ws *ws, const struct vg_ws_frame *f, uint8_t *p) 
     vg_ws_unmask(p, (size_t)f->len, f->mask);
     if (f->op == VG_WS_CLOSE)
         on_peer_close(ws, p, (size_t)f->len);
-    else if (f->op == VG_WS_PING)
-        (void)send_frame(ws, VG_WS_PONG, p, (size_t)f->len);
+    else if (f->op == VG_WS_PING) /* who does not read needs no answer to each */
+        (void)(vg_buf_len(&ws->conn->out) < ws->conn->web->limits.queue_max &&
+               send_frame(ws, VG_WS_PONG, p, (size_t)f->len));
     else if (f->op != VG_WS_PONG && !ws->closing)
         on_fragment(ws, f, p);
 }

@@ -435,7 +435,26 @@ def test_tags_save_an_answer_and_guard_a_change(rest):
     rest.call("PATCH", "/users/bob", {"full_name": "Bob"}, headers={"If-Match": tag}, status=200)
     assert rest.call("PATCH", "/users/bob", {"full_name": "Rob"}, headers={"If-Match": tag}, status=412).json["code"] == "CHANGED"
     assert rest.get("/users/bob")["full_name"] == "Bob"
-    rest.call("DELETE", "/users/bob", status=204)
+    now = rest.call("GET", "/users/bob", status=200).headers["ETag"]
+    for given, status in ((tag, 412), (f"W/{now}", 412), (f'"x", {tag}', 412), (now[1:-1], 412), (f'"x",{now}', 200), ("*", 200)):
+        rest.call("PATCH", "/users/bob", {"full_name": "Bob"}, headers={"If-Match": given}, status=status)
+    rest.call("DELETE", "/users/bob", headers={"If-Match": tag}, status=412)
+    rest.call("DELETE", "/users/bob", headers={"If-Match": now}, status=204)
+    rest.call("DELETE", "/users/bob", headers={"If-Match": now}, status=404)
+    assert rest.call("GET", "/cost", status=200).headers["Vary"] == "Accept"
+
+
+def test_a_guard_that_a_path_does_not_have_is_refused(rest):
+    described = [(m.upper(), p, o) for p, ms in rest.description["paths"].items() for m, o in ms.items() if m != "get"]
+    told = {"If-Match": '"x"', "Idempotency-Key": "x"}
+    for header, value in told.items():
+        for method, path, operation in described:
+            takes = any(p["name"] == header for p in operation.get("parameters", []))
+            if takes or (header == "Idempotency-Key" and method != "POST") or not operation.get("security", True):
+                continue
+            answer = rest.call(method, re.sub(r"\{\w+\}", "0", path), headers={header: value}, status=400)
+            assert header in answer.json["detail"], path
+    assert sum(p["name"] == "If-Match" for _, _, o in described for p in o.get("parameters", [])) >= 9
 
 
 def test_the_command_line_shows_the_same_objects(rest, cloud):

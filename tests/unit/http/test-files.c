@@ -50,8 +50,19 @@ Test(files, a_hashed_name_is_kept_for_ever_and_a_page_is_asked_for_again) {
            HAVE("immutable", "Content-Encoding: gzip\r\n", "ETag: \"js\"", "Vary: Accept-Encoding"),
            "packed");
     expect(&some, "GET /assets/app-0a1b2c3d.js", "", 200, HAVE("text/javascript"), "script");
-    expect(&some, "GET /assets/app-0a1b2c3d.js", "Accept-Encoding: gzip;q=0\r\n", 200, NULL,
-           "script");
+    static const char *const plain[] = {"gzip;q=0", "gzip; q=0.000", "gzip ;Q=0", "x-gzip", "br"};
+    static const char *const packed[] = {"gzip;q=0.5", "br,GZIP;q=1", "deflate, gzip; q=0.001",
+                                         "gzip;q=0.10, br;q=0"};
+    char header[64];
+    for (size_t i = 0; i < VG_COUNT(plain); i++) {
+        snprintf(header, sizeof header, "Accept-Encoding: %s\r\n", plain[i]);
+        expect(&some, "GET /assets/app-0a1b2c3d.js", header, 200, NULL, "script");
+    }
+    for (size_t i = 0; i < VG_COUNT(packed); i++) {
+        snprintf(header, sizeof header, "Accept-Encoding: %s\r\n", packed[i]);
+        expect(&some, "GET /assets/app-0a1b2c3d.js", header, 200, NULL, "packed");
+    }
+    expect(&some, "GET /assets/app-0a1b2c3d.js", "Range: bytes=0-1\r\n", 200, NULL, "script");
     expect(&some, "GET /", "", 200,
            HAVE("no-cache", "script-src 'self'", "frame-ancestors 'none'", "text/html"), "page");
     expect(&some, "GET /favicon.svg", "Accept-Encoding: gzip\r\n", 200, NULL, "icon");

@@ -101,6 +101,12 @@ Test(parse, what_is_refused) {
         {"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", 400},
         {"POST / HTTP/1.1\r\n" HOST "Transfer-Encoding: chunked\r\n\r\n", 200},
         {"POST / HTTP/1.1\r\n" HOST "Expect: magic\r\n\r\n", 417},
+        {"GET / HTTP/1.1\r\nHost: a b\r\n\r\n", 400},
+        {"GET / HTTP/1.1\r\nHost: a, b\r\n\r\n", 400},
+        {"GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", 400},
+        {"GET / HTTP/1.1\r\nHost: user@h\r\n\r\n", 400},
+        {"GET / HTTP/1.1\r\nHost: [::1]:443\r\n\r\n", 200},
+        {"GET / HTTP/1.1\r\nHost:\r\n\r\n", 200},
         {"\r\n\r\n", 400},
         {"x\r\n\r\n", 400},
     };

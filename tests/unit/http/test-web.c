@@ -118,6 +118,80 @@ Test(web, continue_is_said_when_the_body_is_welcome) {
     end();
 }
 
+Test(web, continue_is_not_said_to_a_client_that_would_take_it_for_the_answer) {
+    struct vg_buf b = {0};
+    begin(NULL, on_echo, NULL);
+    int fd = dial();
+    say_text(fd, "POST / HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n");
+    say_text(fd, "ab");
+    cr_expect_eq(hear_answer(fd, &b), 200);
+    close(fd);
+    vg_buf_done(&b);
+    end();
+}
+
+static int hidden; /* requests that a proxy would not have seen as such */
+
+static void on_hidden(struct vg_web_req *req, void *user) {
+    (void)user;
+    hidden += strcmp(req->path, "/hidden") == 0;
+    vg_web_text(req, 200, "taken");
+}
+
+#define POST_HEAD "POST / HTTP/1.1\r\nHost: h\r\n"
+#define CHUNKED POST_HEAD "Transfer-Encoding: chunked\r\n\r\n"
+
+/* What two readers could take for different requests is none, and nothing behind it is. */
+Test(web, nothing_hides_behind_a_request_that_can_be_read_in_two_ways) {
+    static const struct {
+        const char *text;
+        int hidden;
+    } table[] = {
+        {CHUNKED "3\r\nabc\r\n0\r\n\r\n", 1}, /* controls: it is simply the next */
+        {CHUNKED "3;a=\"b\"\r\nabc\r\n0\r\nX: y\r\n\r\n", 1},
+        {POST_HEAD "Content-Length: 3\r\n\r\nabc", 1},
+        {POST_HEAD "Content-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 0},
+        {POST_HEAD "Transfer-Encoding: chunked\r\nContent-Length: 6\r\n\r\n0\r\n\r\n", 0},
+        {POST_HEAD "Content-Length: 0\r\nContent-Length: 0\r\n\r\n", 0},
+        {POST_HEAD "Content-Length: 0, 0\r\n\r\n", 0},
+        {POST_HEAD "Content-Length: +0\r\n\r\n", 0},
+        {POST_HEAD "Content-Length : 0\r\n\r\n", 0},
+        {POST_HEAD "Content-Length: 0\r\n 3\r\n\r\n", 0},
+        {POST_HEAD "Transfer-Encoding: chunked\r\nTransfer-Encoding: x\r\n\r\n0\r\n\r\n", 0},
+        {POST_HEAD "Transfer-Encoding: x, chunked\r\n\r\n0\r\n\r\n", 0},
+        {POST_HEAD "Transfer-Encoding: \vchunked\r\n\r\n0\r\n\r\n", 0},
+        {POST_HEAD "Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n", 0},
+        {POST_HEAD "X: y\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 0},
+        {POST_HEAD "X: y\rTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 0},
+        {"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 0},
+        {CHUNKED "0\n\n", 0},
+        {CHUNKED "0\r\n\n", 0},
+        {CHUNKED "0;x\ny\r\n\r\n", 0},
+        {CHUNKED "0\r\nX: y\n\r\n", 0},
+        {CHUNKED "0x0\r\n\r\n", 0},
+        {CHUNKED "-0\r\n\r\n", 0},
+        {CHUNKED " 0\r\n\r\n", 0},
+        {CHUNKED "3\r\nabc0\r\n\r\n", 0},
+        {CHUNKED "10000000000000000\r\n\r\n", 0},
+    };
+    for (size_t i = 0; i < VG_COUNT(table); i++) {
+        struct vg_buf b = {0};
+        size_t answers = 0;
+        hidden = 0;
+        begin(NULL, on_hidden, NULL);
+        int fd = dial();
+        say_text(fd, table[i].text);
+        say_text(fd, "GET /hidden HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+        hear_all(fd, &b);
+        for (const char *p = (char *)vg_buf_data(&b); (p = strstr(p, "HTTP/1.1 ")); p++)
+            answers++;
+        cr_expect_eq(hidden, table[i].hidden, "%s", table[i].text);
+        cr_expect_eq(answers, 1u + (size_t)table[i].hidden, "%s", table[i].text);
+        vg_buf_done(&b);
+        end();
+    }
+}
+
 Test(web, who_is_slow_is_not_waited_for) {
     struct vg_web_limits limits = {.head_msec = 50, .body_msec = 50, .idle_msec = 50};
     const char *texts[] = {"GET / HT", "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nab"};

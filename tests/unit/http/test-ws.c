@@ -14,6 +14,7 @@
     "GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" \
     "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
 
+static struct vg_web_limits limits; /* the usual ones, unless a test says otherwise */
 static struct vg_ws *ws;
 static unsigned closed;
 static int accepted;
@@ -40,7 +41,7 @@ static void on_request(struct vg_web_req *req, void *user) {
 
 static int greet(struct vg_buf *b, const char *more) {
     closed = 0;
-    begin(NULL, on_request, NULL);
+    begin(&limits, on_request, NULL);
     int fd = dial();
     say_text(fd, HELLO);
     say_text(fd, more);
@@ -90,6 +91,38 @@ Test(ws, messages_fragments_and_pings) {
     expect_frame(fd, &b, 0x88,
                  "\x03\xe8"
                  "as you wish");
+    frame(fd, 0x88, "\x03\xe8", 2);
+    hear_all(fd, &b);
+    while (!closed)
+        turn();
+    cr_expect_eq(closed, 1000u);
+    vg_buf_done(&b);
+    end();
+}
+
+/* More answers than are kept for anybody: it is not hung up on, and memory does not grow. */
+Test(ws, who_asks_without_end_and_does_not_listen_gets_some_answers) {
+    enum { FRAMES = 512, ROUNDS = 700 };
+    static uint8_t flood[FRAMES * 131];
+    struct vg_buf b = {0};
+    limits.stall_msec = 1000000; /* however slow this machine is */
+    int fd = greet(&b, "");
+    for (size_t i = 0; i < sizeof flood; i += 131)
+        flood[i] = 0x89, flood[i + 1] = 0x80 | 125;
+    for (int i = 0; i < ROUNDS; i++)
+        say(fd, flood, sizeof flood);
+    frame(fd, 0x81, "still here", 10);
+    size_t got = 0, kept = 0;
+    bool more = true, heard = false;
+    while (more && !heard) {
+        more = hear(fd, &b, kept + 1) > kept;
+        heard = memmem(vg_buf_data(&b), vg_buf_len(&b), "still here", 10) != NULL;
+        got += vg_buf_len(&b) - kept;
+        kept = VG_MIN(vg_buf_len(&b), (size_t)9); /* it may come in two parts */
+        vg_buf_consume(&b, vg_buf_len(&b) - kept);
+    }
+    cr_expect(heard, "hung up");
+    cr_expect_lt(got, (size_t)FRAMES * ROUNDS * 127);
     frame(fd, 0x88, "\x03\xe8", 2);
     hear_all(fd, &b);
     while (!closed)
