@@ -312,9 +312,11 @@ static void drop_broken(struct run *r) {
         run_tty_restore(r); /* so that Ctrl-C reaches us */
     if (r->chan[0].fd < 0 && r->requeued)
         begin_anew(r);
-    if (r->chan[0].fd < 0 && r->ended && !r->owed && !r->exited && (!r->detach || r->follow)) {
-        r->exited =
-            true; /* it ended without a keeper: cancelled in the queue, or its node was lost */
+    bool stays = !r->detach || r->follow || !r->accepted;
+    if (r->chan[0].fd < 0 && r->ended && !r->owed && !r->exited && stays) {
+        /* It ended without a keeper: cancelled in the queue, its node was lost, or it was refused.
+         */
+        r->exited = true;
         r->end_refused |= !r->attempt_over;
         say_end(r);
     }

@@ -32,20 +32,20 @@ void vg_api_org_set(struct vg_call *call) {
     const Vg__Pb__OrgSet *m = call->env->org_set;
     struct vg_err err = VG_ERR_INIT;
     uint64_t now = vg_wall_usec();
-    if (m->name && vg_tenants_org(&call->ctl->tenants, m->name)) {
-        vg_peer_ok(call->peer, call->req, NULL); /* it is as it was asked for */
-        return;
-    }
-    if (vg_tenants_add_org(&call->ctl->tenants, m->name, now, &err) < 0) {
+    /* Of one that there is nothing changes; that it is stored is answered by the store. */
+    bool there = m->name && vg_tenants_org(&call->ctl->tenants, m->name);
+    if (!there && vg_tenants_add_org(&call->ctl->tenants, m->name, now, &err) < 0) {
         vg_peer_fail(call->peer, call->req, &err);
         return;
     }
-    vg_audit(call, "organisation %s added", m->name);
+    if (!there)
+        vg_audit(call, "organisation %s added", m->name);
     struct vg_org_row row = {.name = m->name, .created_usec = now};
     struct vg_later *l = vg_later_new(call);
     if (!l || vg_store_put_org(call->ctl->store, &row, vg_later_stored, l) < 0) {
         free(l);
-        vg_tenants_remove_org(&call->ctl->tenants, m->name);
+        if (!there)
+            vg_tenants_remove_org(&call->ctl->tenants, m->name);
         out_of_memory(call);
     }
 }

@@ -2,6 +2,7 @@
 #include "control/later.h"
 
 #include "base/mem.h"
+#include "control/keys.h"
 
 #include <openssl/crypto.h>
 #include <stdlib.h>
@@ -19,7 +20,8 @@ void vg_later_stored(void *arg, int result) {
     struct vg_peer *p = vg_peer_find(l->ctl, l->peer);
     if (p && result < 0) {
         vg_peer_error(p, l->req, result == -ENOSPC ? VG_DISK_FULL : VG_INTERNAL,
-                      "the change could not be stored: %s", strerror(-result));
+                      "the change could not be stored: %s; look at the disk of %s, then ask again",
+                      strerror(-result), l->ctl->home.dir);
     } else if (p && l->token[0]) {
         VG_ENVELOPE(env);
         Vg__Pb__TokenNew m = VG__PB__TOKEN_NEW__INIT;
@@ -31,6 +33,8 @@ void vg_later_stored(void *arg, int result) {
     } else if (p) {
         vg_peer_ok(p, l->req, NULL);
     }
+    if (result < 0 && l->token[0])
+        vg_key_remove(l->ctl, l->id); /* nobody was told it */
     OPENSSL_cleanse(l->token, sizeof l->token);
     free(l);
 }

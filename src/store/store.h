@@ -18,7 +18,9 @@
    2. After power loss the same holds for DURABLE.
    3. A failed operation leaves no trace and takes no earlier one with it. On a full disk COMMIT and
       DURABLE operations are told -ENOSPC; LAZY ones stay queued and are retried until they succeed
-      or the store is closed.
+      or the store is closed. So are, after they were told, changes of people, secrets, prices,
+      budgets and hooks, which the caller's memory has already: what it shows is what comes to be
+   stored.
 
    All functions are for one thread (the loop's), except that `notify` is called on the writer. */
 #include "base/err.h"

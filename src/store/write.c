@@ -340,7 +340,7 @@ int vg_store_add_price(struct vg_store *s, const struct vg_price_row *row, vg_st
     add_text(&v, row->currency);
     add_text(&v, row->who);
     ADD_U64(row->set_usec);
-    return queue(s, STMT_PRICE_ADD, VG_STORE_LAZY, &v, cb, arg);
+    return queue(s, STMT_PRICE_ADD, cb ? VG_STORE_DURABLE : VG_STORE_LAZY, &v, cb, arg);
 }
 
 int vg_store_add_ledger(struct vg_store *s, const struct vg_ledger_row *row, vg_store_cb *cb,
@@ -396,7 +396,7 @@ int vg_store_put_budget(struct vg_store *s, const struct vg_budget_row *row, vg_
     ADD_U32(row->warned_percent);
     ADD_U64(row->warned_from_usec);
     ADD_U64(row->stopped_from_usec);
-    return queue(s, STMT_BUDGET_PUT, VG_STORE_LAZY, &v, cb, arg);
+    return queue(s, STMT_BUDGET_PUT, cb ? VG_STORE_DURABLE : VG_STORE_LAZY, &v, cb, arg);
 }
 
 int vg_store_del_budget(struct vg_store *s, const char *name, vg_store_cb *cb, void *arg) {

@@ -8,6 +8,7 @@
    loop's. */
 #include "base/cleanup.h"
 #include "base/fault.h"
+#include "base/mem.h"
 #include "base/util.h"
 #include "store/internal.h"
 
@@ -164,11 +165,66 @@ static int transact(struct vg_store *s, const struct ops *batch) {
     return rc;
 }
 
+/* Whether memory has the change already, and has no way back: then it is written when it can be,
+   so that what people see and what a later life finds stay the same. */
+static bool is_kept(enum stmt stmt) {
+    switch (stmt) {
+    case STMT_ORG_PUT:
+    case STMT_ORG_DEL:
+    case STMT_TEAM_PUT:
+    case STMT_TEAM_DEL:
+    case STMT_USER_PUT:
+    case STMT_USER_DEL:
+    case STMT_TOKEN_DEL:
+    case STMT_SECRET_PUT:
+    case STMT_SECRET_DEL:
+    case STMT_META_PUT:
+    case STMT_PRICE_ADD:
+    case STMT_BUDGET_PUT:
+    case STMT_BUDGET_DEL:
+    case STMT_HOOK_PUT:
+    case STMT_HOOK_DEL:
+    case STMT_OUTBOX_PUT:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Of the group that begins here: all of it, or nothing. */
+static bool group_is_kept(const struct op *op) {
+    bool kept = false, others = false;
+    for (bool first = true; op && (first || !op->begins); op = op->next, first = false) {
+        kept |= is_kept(op->stmt);
+        others |= !is_kept(op->stmt) && op->stmt != STMT_AUDIT_ADD && op->sync != VG_STORE_LAZY;
+    }
+    return kept && !others;
+}
+
+/* Tells whom it concerns, and makes it one that waits. Without memory for that he waits, too. */
+static void keep(struct op *op, int error, struct ops *done, struct ops *again) {
+    struct op *word = op->cb && op->sync != VG_STORE_LAZY ? vg_alloc(sizeof *word) : NULL;
+    if (word) {
+        *word = (struct op){.stmt = STMT_NOTHING, .result = error, .cb = op->cb, .arg = op->arg};
+        op->cb = NULL;
+        ops_push(done, word);
+    }
+    op->sync = VG_STORE_LAZY;
+    ops_push(again, op);
+}
+
 /* After a failed transaction: who is told, and who waits for better times. */
 static void part(struct ops *batch, int error, struct ops *done, struct ops *again) {
-    for (struct op *op; (op = ops_pop(batch));) {
+    bool kept = false;
+    while (batch->first) {
+        if (batch->first->begins)
+            kept = group_is_kept(batch->first);
+        struct op *op = ops_pop(batch);
         op->result = error;
-        ops_push(op->sync == VG_STORE_LAZY ? again : done, op);
+        if (kept)
+            keep(op, error, done, again);
+        else
+            ops_push(op->sync == VG_STORE_LAZY ? again : done, op);
     }
 }
 

@@ -208,6 +208,44 @@ Test(audit, what_did_not_happen_is_not_in_the_log) {
 
 /* A full disk: who waits is told, and the entry goes with him; who does not, stays in the queue. */
 Test(audit, a_transaction_that_fails_takes_its_entries_along) {
+    struct vg_user_row user = {.name = "zoe", .team = "main", .role = "member", .slot = 77};
+    int told[2] = {0};
+    vg_store_close(s);
+    s = helper_open(dir, &(struct vg_store_opts){.inline_writes = true});
+    uint64_t before = entries();
+    vg_fault_arm(1, ENOSPC, "store/commit");
+    vg_store_group_begin(s);
+    cr_assert_eq(vg_store_add_user(s, &user, helper_note, told), 0);
+    note_one("user zoe added");
+    vg_store_group_end(s);
+    vg_store_flush(s);
+    cr_assert(vg_fault_disarm());
+    cr_assert_eq(told[0], -ENOSPC);
+    cr_assert_eq(entries(), before);
+    vg_fault_arm(1, ENOSPC, "store/commit");
+    note_one("by itself");
+    vg_store_flush(s);
+    cr_assert(vg_fault_disarm());
+    cr_assert_eq(entries(), before);
+    vg_store_flush(s);
+    cr_assert_eq(entries(), before + 1, "retried until it is written");
+    cr_assert_eq(look(NULL).broken, 0);
+}
+
+static int count_org(void *arg, const struct vg_org_row *row) {
+    *(int *)arg += strcmp(row->name, "acme") == 0;
+    return 0;
+}
+
+static int orgs(void) {
+    int n = 0;
+    cr_assert_eq(vg_store_load_orgs(s, count_org, &n), 0);
+    return n;
+}
+
+/* A full disk, of what memory has and shows already: who waits is told at once and once; it is
+   stored with its entry when there is room. */
+Test(audit, a_change_that_memory_has_is_stored_with_its_entry_when_there_is_room) {
     struct vg_org_row org = {.name = "acme", .created_usec = 1};
     int told[2] = {0};
     vg_store_close(s);
@@ -221,13 +259,12 @@ Test(audit, a_transaction_that_fails_takes_its_entries_along) {
     vg_store_flush(s);
     cr_assert(vg_fault_disarm());
     cr_assert_eq(told[0], -ENOSPC);
+    cr_assert_eq(orgs(), 0);
     cr_assert_eq(entries(), before);
-    vg_fault_arm(1, ENOSPC, "store/commit");
-    note_one("by itself");
+    told[0] = 5;
     vg_store_flush(s);
-    cr_assert(vg_fault_disarm());
-    cr_assert_eq(entries(), before);
-    vg_store_flush(s);
-    cr_assert_eq(entries(), before + 1, "retried until it is written");
+    cr_assert_eq(told[0], 5, "he was told already");
+    cr_assert_eq(orgs(), 1);
+    cr_assert_eq(entries(), before + 1);
     cr_assert_eq(look(NULL).broken, 0);
 }
