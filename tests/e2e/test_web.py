@@ -2,13 +2,17 @@
 saw, and what they measured, are left in build/artefacts/web. Asserted is what is a count, not what is a time."""
 import json
 import os
+import shlex
 import shutil
 import signal
+import socket
 import sqlite3
 import subprocess
+import urllib.request
 from pathlib import Path
 
 import pytest
+from rest import rest_of
 from virga import BIN, Cloud, ROOT, WAIT_S, wait_for
 
 NODE = ROOT / "tests" / "node"
@@ -25,6 +29,22 @@ pools:
   - name: shared
     class: shared
     price: {gpu_hour: 18}
+"""
+
+# Prints its address and answers for its key, as Jupyter does.
+JUPYTER = """#!/usr/bin/python3
+import http.server
+key = "5ca1ab1e" * 6
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.path == "/lab?token=" + key else 403)
+        self.end_headers()
+        self.wfile.write(b"a notebook")
+    def log_message(self, *args):
+        pass
+server = http.server.HTTPServer(("127.0.0.1", 8888), Handler)
+print("    http://localhost:8888/lab?token=" + key, flush=True)
+server.serve_forever()
 """
 
 
@@ -118,6 +138,46 @@ def test_the_page_comes_back_with_virgad(cloud):
         cloud.out("vbatch", "-n", "meanwhile", "--", "true")
 
     browse(cloud, "web-break", ready=die, door=cloud.out("virga", "dashboard", "--print"))
+
+
+def test_whoever_may_changes_the_cloud_by_the_keys_alone(cloud):
+    cloud.virga("user", "add", "mem", "--role", "member", check=0)
+    member = cloud.json("token", "create", "--user", "mem", "--name", "of-member")["token"]
+    browse(cloud, "web-admin", member=member)
+    people = {u["name"]: u for u in cloud.json("user", "list")}
+    assert (people["nia"]["team"], people["nia"]["role"], people["nia"]["email"]) == ("blue", "lead", "nia@example.org")
+    assert "evil" not in people
+    budget = next(b for b in cloud.json("budget", "list") if b["name"] == "web")
+    assert (budget["limit_micro"], budget["scope"], budget["warn_percent"]) == (1_200_500_000, "cloud", [40, 90])
+    assert [s["name"] for s in cloud.json("secret", "list")] == ["WEB_KEY"]
+    assert {t["name"] for t in cloud.json("token", "list")}.isdisjoint({"of-nia", "of-member"})
+
+
+def test_a_notebook_of_the_form_is_opened_from_ones_machine(cloud):
+    put = f"mkdir /tmp/nb && printf %s {shlex.quote(JUPYTER)} >/tmp/nb/jupyter && chmod 755 /tmp/nb/jupyter"
+    rest = rest_of(cloud, cloud.json("token", "create", "--name", "notebook")["token"])
+    cloud.wait_state(rest.post("/tasks", {"argv": ["sh", "-c", put], "session": "paper"}, status=201).json["id"], "succeeded")
+    told = browse(cloud, "web-notebook", path="/tmp/nb:/usr/bin:/bin")
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    assert "-p 8888:8888" in told["line"] and told["address"].startswith("http://127.0.0.1:8888/lab?token=")
+    there = told["address"].replace(":8888/", f":{port}/")
+    lead = cloud.popen(shlex.split(told["line"].replace("8888:8888", f"{port}:8888")))
+    try:
+        assert wait_for("the notebook to answer", lambda: answer_of(there)) == b"a notebook"
+    finally:
+        lead.kill()
+        lead.communicate()
+        cloud.virga("task", "cancel", told["task"])
+
+
+def answer_of(url):
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.read()
+    except OSError:
+        return None
 
 
 def fill(home, total):

@@ -29,24 +29,30 @@ export async function open(b, { width = 1280, height = 800, scheme = "light" } =
   return { context, page, errors };
 }
 
-export async function signIn(page, to = "/") {
+export async function signIn(page, to = "/", token = process.env.WEB_TOKEN) {
   await page.goto(URL_ + to);
-  await page.getByLabel("Token").fill(process.env.WEB_TOKEN);
+  await page.getByLabel("Token").fill(token);
   await page.getByRole("button", { name: "Sign in" }).click();
   await page.getByRole("navigation", { name: "Pages" }).waitFor();
 }
 
 export const picture = (page, name) => page.screenshot({ path: `${OUT}/${name}.png` });
 
-/** Faults that keep somebody from using the page, by axe-core. */
-export async function faults(page, rules) {
+/** As a link would, without loading everything anew. */
+export const go = (page, path) => page.evaluate((to) => {
+  history.pushState(null, "", to);
+  dispatchEvent(new PopStateEvent("popstate"));
+}, path);
+
+/** Faults that keep somebody from using the page, or one part of it, by axe-core. */
+export async function faults(page, rules, part) {
   // By the debugger, which the page's policy does not bind.
   if (!(await page.evaluate(() => Boolean(window.axe)))) {
     const cdp = await page.context().newCDPSession(page);
     await cdp.send("Runtime.evaluate", { expression: AXE });
     await cdp.detach();
   }
-  const found = await page.evaluate((only) => window.axe.run({ resultTypes: ["violations"], ...(only ? { runOnly: only } : {}) }), rules);
+  const found = await page.evaluate(([only, of]) => window.axe.run(of ?? document, { resultTypes: ["violations"], ...(only ? { runOnly: only } : {}) }), [rules, part]);
   return found.violations.filter((v) => v.impact === "serious" || v.impact === "critical")
     .map((v) => `${v.impact} ${v.id}: ${v.nodes.slice(0, 3).map((n) => n.target.join(" ")).join(", ")}`);
 }

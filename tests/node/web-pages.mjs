@@ -1,5 +1,5 @@
 // Every page in light and dark and on a phone: no serious fault by axe-core, nothing in the console, a picture of each.
-import { browser, faults, must, open, picture, signIn, tell, URL_ } from "./browser.mjs";
+import { browser, faults, go, must, open, picture, signIn, tell, URL_ } from "./browser.mjs";
 
 const TASK = process.env.WEB_TASK;
 const PAGES = {
@@ -13,12 +13,6 @@ const PAGES = {
 const LOOKS = ["color-contrast", "link-in-text-block", "scrollable-region-focusable", "target-size"];
 
 const ALIKE = ["tasks-none", "attempts", "teams", "orgs", "tokens", "secrets", "pools", "hooks", "audit"]; // tables as others
-
-/** As a link would, without loading everything anew. */
-const go = (page, path) => page.evaluate((to) => {
-  history.pushState(null, "", to);
-  dispatchEvent(new PopStateEvent("popstate"));
-}, path);
 
 const b = await browser();
 const found = [];

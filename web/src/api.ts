@@ -8,6 +8,9 @@ export const BASE = "/api/v1";
 /** null: nobody is signed in; undefined: not known yet. */
 export const me = signal<Me | null | undefined>(undefined);
 
+/** Why somebody who was signed in is so no more; for the sign-in page. */
+export const ended = signal<string | null>(null);
+
 export class Problem extends Error {
   constructor(
     readonly status: number,
@@ -53,8 +56,22 @@ async function send(method: string, address: string, init: RequestInit = {}): Pr
   }
   if (r.ok) return r;
   const p = await problem(r);
-  if (r.status === 401 && me.value) me.value = null;
+  if (r.status === 401 && me.value) {
+    ended.value = "Your sign-in has ended: its time is over, or it was taken back. Sign in again to go on where you were.";
+    me.value = null;
+  }
   throw p;
+}
+
+/** Asks anew who we are: a sign-in ends, a role changes, another tab signs in as somebody else. False: nobody answered. */
+export async function recheck(): Promise<boolean> {
+  try {
+    const now = await get<Me>("/me");
+    if (JSON.stringify(now) !== JSON.stringify(me.value)) me.value = now;
+    return true;
+  } catch (e) {
+    return e instanceof Problem && e.status === 401;
+  }
 }
 
 export async function get<T>(path: string, query?: Query, abort?: AbortSignal): Promise<T> {

@@ -3,11 +3,12 @@ import { signal, useSignalEffect } from "@preact/signals";
 import { lazy, Suspense } from "preact/compat";
 import type { ComponentType } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { call, may, me } from "./api";
-import { connection, on, stopLive } from "./live";
+import { may, me, sentence } from "./api";
+import { connection, on } from "./live";
 import { Home } from "./pages/home";
 import { Tasks } from "./pages/tasks";
 import { navigate, path, query } from "./router";
+import { leave } from "./signin";
 import { theme, type Theme } from "./theme";
 import { Help } from "./ui/help";
 import { Icon, Mark, type IconName } from "./ui/icons";
@@ -100,13 +101,11 @@ const PULSE = { live: "live", connecting: "connectingâ€¦", lost: "reconnectingâ€
 
 async function signOut() {
   try {
-    await call("POST", "/logout");
+    await leave();
+    navigate("/");
   } catch (e) {
-    say(e instanceof Error ? e.message : String(e), "bad");
+    if (me.value) say(sentence(e), "bad"); // still signed in, and told so
   }
-  stopLive();
-  me.value = null;
-  navigate("/");
 }
 
 /** After a change of place the page's heading has the focus, so that its name is read. */

@@ -1,7 +1,7 @@
 // What changes, as it changes: one stream of events for the whole page. It is begun again after a break, later and
 // later, and then whoever shows something asks anew (`resync`), because what happened meanwhile was not told.
-import { signal } from "@preact/signals";
-import { seesOthers, url } from "./api";
+import { effect, signal } from "@preact/signals";
+import { me, recheck, seesOthers, url } from "./api";
 import type { Gpu, NodeInfo, Queue, Task } from "./types";
 
 export const connection = signal<"connecting" | "live" | "lost">("connecting");
@@ -48,7 +48,7 @@ function open() {
     source?.close();
     connection.value = "lost";
     clearTimeout(timer);
-    timer = window.setTimeout(open, wait * (0.75 + Math.random() / 2));
+    timer = window.setTimeout(again, wait * (0.75 + Math.random() / 2));
     wait = Math.min(wait * 2, MOST_MS);
   };
   source.addEventListener("resync", () => resync.value++); // we read too slowly, and events were left out
@@ -59,9 +59,21 @@ function open() {
     });
 }
 
+/** A stream does not tell why it ended; a question does. Whoever is signed in no more is not connected again. */
+async function again() {
+  const mine = source;
+  await recheck();
+  if (me.value && source === mine) open();
+}
+
 export function startLive() {
   if (!source) open();
 }
+
+// Whoever is signed out, here or by another tab, hears nothing more.
+effect(() => {
+  if (me.value === null) stopLive();
+});
 
 export function stopLive() {
   clearTimeout(timer);
@@ -81,6 +93,6 @@ addEventListener("online", () => {
   if (connection.value === "lost") {
     clearTimeout(timer);
     wait = FIRST_MS;
-    open();
+    void again();
   }
 });

@@ -1,6 +1,6 @@
 // The way in: a token, the identity provider, or the one-time code that `virga dashboard` puts behind the #.
 import { useEffect, useState } from "preact/hooks";
-import { call, get, me, sentence, url } from "./api";
+import { call, ended, get, me, Problem, recheck, sentence, url } from "./api";
 import { startLive } from "./live";
 import type { Me } from "./types";
 import { Mark } from "./ui/icons";
@@ -20,7 +20,7 @@ const KNOWN = "virga-signed-in";
 
 function remember(yes: boolean) {
   try {
-    if (yes) localStorage.setItem(KNOWN, "1");
+    if (yes) localStorage.setItem(KNOWN, String(Date.now())); // another each time: then other tabs are told
     else localStorage.removeItem(KNOWN);
   } catch {
     // storage is forbidden: then it is asked each time
@@ -35,8 +35,22 @@ function maybeKnown(): boolean {
   }
 }
 
+// Another tab signed in or out.
+addEventListener("storage", (e) => {
+  if (e.key === KNOWN && me.value !== undefined) void recheck().then(() => { if (me.value) startLive(); });
+});
+
+/** The way out, for every tab. */
+export async function leave() {
+  await call("POST", "/logout");
+  remember(false);
+  ended.value = null;
+  me.value = null;
+}
+
 async function enter(how: { token: string } | { code: string }) {
   me.value = await call<Me>("POST", "/login", how);
+  ended.value = null;
   remember(true);
   startLive();
 }
@@ -54,9 +68,12 @@ export async function arrive(): Promise<string | null> {
     }
     return null;
   } catch (e) {
-    me.value = null;
-    remember(false);
-    return code || (e as { status?: number }).status !== 401 ? sentence(e) : null;
+    const refused = e instanceof Problem && e.status >= 400 && e.status < 500;
+    if (refused || code) {
+      me.value = null; // else it is not known who we are: there is no answer
+      remember(false);
+    }
+    return refused && e.status === 401 && !code ? null : sentence(e);
   }
 }
 
@@ -64,7 +81,7 @@ interface Methods { provider: string | null }
 
 export function SignIn({ why }: { why: string | null }) {
   const [token, setToken] = useState("");
-  const [error, setError] = useState(why);
+  const [error, setError] = useState(why ?? ended.value);
   const [busy, setBusy] = useState(false);
   const [provider, setProvider] = useState<string | null>(null);
   useEffect(() => {

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { again, BLANK, body, line, reach, takeDraft, Unclear, type Draft } from "../src/model/draft";
+import { again, BLANK, body, line, notebookAddress, reach, takeDraft, Unclear, type Draft } from "../src/model/draft";
 import type { Task } from "../src/types";
 
 const draft = (more: Partial<Draft>): Draft => ({ ...BLANK, ...more });
@@ -30,7 +30,7 @@ test("a notebook lives in a session, and says how it is reached", () => {
   const b = body(d);
   assert.equal(b.session, "nb");
   assert.equal(line(d), "virga notebook --gpus 1 -n nb");
-  assert.equal(reach({ session: "nb", argv: b.argv } as unknown as Task), "vrun -s nb -p 8888:8888 -- sleep infinity");
+  assert.equal(reach({ session: "nb", argv: b.argv } as unknown as Task), "vrun -s nb -p 8888:8888 -C / -- sleep infinity");
   assert.equal(reach({ session: "nb", argv: ["a"] } as unknown as Task), null);
 });
 
@@ -49,4 +49,13 @@ test("a task runs again as it ran", () => {
   assert.equal(body({ ...d, secrets: [] }).secrets, undefined);
   assert.equal(line(d), "vbatch -P p --gpus 2 --gpu-model A100 --mem 1G --time 60s -n n --secret S=T -l k=v -C /x -- /bin/sh -c 'a | b'");
   assert.deepEqual(takeDraft(), BLANK);
+});
+
+test("a notebook's address is the one it printed last, at this machine's port, and nothing else", () => {
+  const key = "0123456789abcdef0123456789abcdef";
+  assert.equal(notebookAddress(`  http://127.0.0.1:8889/lab?token=${"f".repeat(32)}\n  http://localhost:8889/lab?token=${key}\n`), `http://127.0.0.1:8888/lab?token=${key}`);
+  assert.equal(notebookAddress(`http://host-3:8888/?token=${key}`), `http://127.0.0.1:8888/?token=${key}`);
+  assert.equal(notebookAddress("http://127.0.0.1:8888/lab?token=<b>"), null);
+  assert.equal(notebookAddress(`javascript://x?token=${key}`), null);
+  assert.equal(notebookAddress(""), null);
 });

@@ -155,9 +155,15 @@ export function line(d: Draft): string {
   return out.join(" ");
 }
 
-/** How a port of a notebook's task is reached from one's own machine; null: it is none. */
+/** How a port of a notebook's task is reached from one's own machine; null: it is none. `-C /`: the session has none of its folders. */
 export function reach(t: Task): string | null {
-  return t.session && t.argv[0] === "jupyter" ? `vrun -s ${quote(t.session)} -p ${NOTEBOOK_PORT}:${NOTEBOOK_PORT} -- sleep infinity` : null;
+  return t.session && t.argv[0] === "jupyter" ? `vrun -s ${quote(t.session)} -p ${NOTEBOOK_PORT}:${NOTEBOOK_PORT} -C / -- sleep infinity` : null;
+}
+
+/** The address that Jupyter printed, with its key, as one's own machine has it. Only such a one: a log says what its task wants. */
+export function notebookAddress(log: string): string | null {
+  const found = [...log.matchAll(/http:\/\/[\w.-]+:\d+(\/[\w/-]*)?\?token=([0-9a-f]{16,128})\b/g)].pop();
+  return found ? `http://127.0.0.1:${NOTEBOOK_PORT}${found[1] ?? "/"}?token=${found[2]}` : null;
 }
 
 let kept: Draft | null = null;

@@ -3,11 +3,11 @@ import { useSignal } from "@preact/signals";
 import { lazy, Suspense } from "preact/compat";
 import type { ComponentChildren } from "preact";
 import { useEffect } from "preact/hooks";
-import { me, part } from "../api";
+import { me, part, text } from "../api";
 import { commandLine, duration, energy, milli, money, plural, resources, size, whenFull } from "../format";
 import { useGet } from "../load";
 import { on } from "../live";
-import { again, reach } from "../model/draft";
+import { again, notebookAddress, reach } from "../model/draft";
 import { navigate, query, setQuery } from "../router";
 import type { Attempt, Task, TaskPage as Page, Why } from "../types";
 import { CancelTask } from "../ui/cancel";
@@ -15,6 +15,7 @@ import { Icon } from "../ui/icons";
 import { Log } from "../ui/log";
 import { Bones, CopyButton, Empty, ended, Failure, Note, Panel, Show, StateChip, Tabs, Took, When, Wide } from "../ui/parts";
 
+const NOTEBOOK_LOG = 65536; // bytes of output in which its address is looked for
 const Term = lazy(() => import("../ui/terminal"));
 const Plots = lazy(() => import("../ui/plots"));
 
@@ -95,6 +96,36 @@ function WhyPending({ t }: { t: Task }) {
         {w.expected_start_usec > 0 && <span>expected to start <When usec={w.expected_start_usec} />{w.basis ? ` (${w.basis})` : ""}</span>}
         {w.holders.map((h) => <span key={h.tenant} class="tag">{h.tenant || "others"}: {plural(h.tasks, "task")}{h.gpu_milli ? `, ${milli(h.gpu_milli)} GPU` : ""}</span>)}
       </div>
+    </Note>
+  );
+}
+
+/** How a notebook is opened from one's own machine: its port is led there, and its address has the key that it printed.
+    It is not shown inside of this page: what a notebook runs must not run as who is signed in here. */
+function Notebook({ t, line }: { t: Task; line: string }) {
+  const at = useSignal<string | null>(null);
+  useEffect(() => {
+    if (t.state !== "running" || at.value) return;
+    const abort = new AbortController();
+    let timer = 0;
+    const look = () =>
+      text(`/tasks/${part(t.id)}/logs`, { tail_bytes: NOTEBOOK_LOG }, abort.signal).then((log) => (at.value = notebookAddress(log)), () => undefined).then(() => {
+        if (!at.value && !abort.signal.aborted) timer = window.setTimeout(look, 2000);
+      });
+    void look();
+    return () => {
+      abort.abort();
+      clearTimeout(timer);
+    };
+  }, [t.id, t.state]);
+  return (
+    <Note>
+      <ol class="steps">
+        <li>On your machine, lead its port there: <div class="row"><code class="code" data-reach>{line}</code><CopyButton text={line} /></div></li>
+        <li>{at.value ? <>Open <a data-notebook href={at.value} target="_blank" rel="noopener noreferrer">{at.value.replace(/\?.*/, "")}</a> <CopyButton text={at.value} label="Copy with its key" /></>
+          : t.state === "running" ? "Then open its address, which stands here as soon as it has printed it." : "Then open its address, which stands here when it runs."}</li>
+      </ol>
+      <p class="muted">With your machine's files and all in one: <code>virga notebook</code>.</p>
     </Note>
   );
 }
@@ -199,12 +230,7 @@ export function TaskPage({ id }: { id: string }) {
         <div class="row"><code class="code" style={{ flex: 1 }}>{commandLine(t.argv)}</code><CopyButton text={commandLine(t.argv)} /></div>
         {waiting && <WhyPending t={t} />}
         {!waiting && t.reason && <Note tone={t.state === "failed" ? "bad" : undefined}>{t.reason}</Note>}
-        {!done && reach(t) && (
-          <Note>
-            From your machine: <code>{reach(t)}</code>, then open the address that its output names. Or, all in one: <code>virga notebook</code>.
-            <div class="row"><CopyButton text={reach(t)!} /></div>
-          </Note>
-        )}
+        {!done && reach(t) && <Notebook t={t} line={reach(t)!} />}
         {t.notice && !done && <Note tone="wait">{t.notice}</Note>}
       </div>
       <Tabs label="About this task" tabs={tabs} open={open} set={(k) => setQuery({ tab: k === tabs[0].key && !t.members ? null : k })} />
