@@ -30,15 +30,7 @@ try {
   must(cookies.some((c) => c.httpOnly && c.secure && c.sameSite !== "None"), `the cookie is no script's: ${JSON.stringify(cookies.map((c) => [c.name, c.httpOnly, c.secure, c.sameSite]))}`);
   await page.reload();
   await page.locator(".who", { hasText: "ann" }).waitFor();
-
-  // Whoever says no there is told so here, and can go on in another way.
-  const stranger = await open(b);
-  await stranger.page.goto(URL_);
-  await stranger.page.getByRole("link", { name: "Continue with Example" }).click();
-  await stranger.page.locator("a", { hasText: "Cancel" }).click();
-  await stranger.page.waitForURL((u) => u.origin === new URL(URL_).origin);
-  const said = await stranger.page.locator("body").innerText();
-  tell({ refusal: said.slice(0, 300) });
+  tell({ back: at.pathname });
 } finally {
   await b.close();
 }
