@@ -54,8 +54,12 @@ void vg_rest_fail(struct vg_rest_call *call, const struct vg_err *err) {
                  (unsigned long long)(call->wait_msec + 999) / 1000);
         vg_web_set(req, "Retry-After", seconds);
     }
+    const char *accept = req ? vg_web_header(req, "accept") : NULL;
     if (req && call->streaming)
         vg_web_end(req, true);
+    else if (call->route && call->route->flags & VG_REST_LEADS && accept &&
+             strstr(accept, "text/html"))
+        vg_rest_at_the_door(req, err->msg);
     else if (req)
         vg_rest_problem(req, reason, call->wait_msec ? 429 : vg_reason_http(reason), err->msg);
     vg_rest_over(call);

@@ -49,6 +49,7 @@ enum {
     VG_REST_CSV = 4,     /* also as text/csv */
     VG_REST_NAMED = 8,   /* the body has the name of what is made */
     VG_REST_FOLLOW = 16, /* `live` when the query says follow=1 */
+    VG_REST_LEADS = 32,  /* a browser is led here: what fails is said on the sign-in page */
 };
 extern const struct vg_rest_route vg_rest_routes[];
 extern const size_t vg_rest_n_routes;
@@ -108,6 +109,8 @@ void vg_rest_told(struct vg_rest_call *call, const Vg__Pb__Envelope *env, bool m
 bool vg_rest_failed(struct vg_rest_call *call, const Vg__Pb__Envelope *env);
 json_t *vg_rest_answer(struct vg_rest_call *call, const Vg__Pb__Envelope *env); /* NULL: failed */
 /* The answer's tag: of what can be changed alone where the route says so. */
+/* A sentence for the sign-in page, and the way there; takes req. */
+void vg_rest_at_the_door(struct vg_web_req *req, const char *text);
 void vg_rest_etag(const struct vg_rest_route *route, const json_t *j, const char *body,
                   char out[static 32]);
 /* Whether a list of tags, or "*", has this one; `weak`: weak ones count. NULL has none. */

@@ -7,6 +7,7 @@
 #include "base/util.h"
 #include "control/audit.h"
 #include "control/keys.h"
+#include "control/login-int.h"
 #include "control/rest-int.h"
 
 #include <openssl/crypto.h>
@@ -21,6 +22,7 @@
 #define CODES_MAX 1000
 #define BEGUN_COOKIE "virga_login" /* ties the answer of an identity provider to this browser */
 #define NEXT_MAX 512
+#define SAID_COOKIE "virga_said"
 
 /* ------------------------------------------------------------------ codes */
 
@@ -266,6 +268,24 @@ void vg_rest_logout(struct vg_rest_call *call) {
 
 /* ------------------------------------------------------------------ identity providers */
 
+/* A browser would show a problem's JSON as it is. The sentence goes in a cookie, which the sign-in
+   page shows and forgets; in the address anybody's link could put words there. */
+void vg_rest_at_the_door(struct vg_web_req *req, const char *text) {
+    struct vg_buf cookie = {0};
+    if (vg_form_add(&cookie, SAID_COOKIE, text) >= 0 &&
+        vg_buf_printf(&cookie, "; Path=/; Max-Age=60; Secure; SameSite=Lax%c", 0) >= 0)
+        vg_web_set(req, "Set-Cookie", (const char *)vg_buf_data(&cookie));
+    vg_buf_done(&cookie);
+    vg_web_set(req, "Location", "/");
+    vg_web_set(req, "Cache-Control", "no-store");
+    vg_web_answer(req, 302, NULL, NULL, 0);
+}
+
+/* What a provider calls its errors; anything else could be anybody's words. */
+static bool is_error_name(const char *s) {
+    return *s && strlen(s) <= 64 && !s[strspn(s, "abcdefghijklmnopqrstuvwxyz_")];
+}
+
 static char *redirect_url(struct vg_rest_call *call) {
     const char *host = vg_web_header(call->req, "host");
     return host ? vg_fmt("https://%s" VG_REST_PREFIX "/login/oidc/callback", host) : NULL;
@@ -354,10 +374,14 @@ void vg_rest_oidc_end(struct vg_rest_call *call) {
                     ? NULL
                     : strchr(cookie, '|');
     if (refused || !code || !state || !bar) {
-        vg_err_set(&err, VG_UNAUTHENTICATED, "%s%.100s",
-                   refused ? "the identity provider said: "
-                           : "this sign-in was not begun in this browser: begin again",
-                   refused ? refused : "");
+        if (refused)
+            vg_err_set(&err, VG_UNAUTHENTICATED,
+                       "the identity provider did not sign you in (%s): begin again, or use a "
+                       "token",
+                       is_error_name(refused) ? refused : "it does not say why");
+        else
+            vg_err_set(&err, VG_UNAUTHENTICATED,
+                       "this sign-in was not begun in this browser: begin again");
         vg_rest_fail(call, &err);
         return;
     }

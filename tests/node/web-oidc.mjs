@@ -30,6 +30,19 @@ try {
   must(cookies.some((c) => c.httpOnly && c.secure && c.sameSite !== "None"), `the cookie is no script's: ${JSON.stringify(cookies.map((c) => [c.name, c.httpOnly, c.secure, c.sameSite]))}`);
   await page.reload();
   await page.locator(".who", { hasText: "ann" }).waitFor();
+
+  // Whoever says no there is told so here, once, and can go on in another way.
+  const stranger = await open(b);
+  await stranger.page.goto(URL_);
+  await stranger.page.getByRole("link", { name: "Continue with Example" }).click();
+  await stranger.page.locator("a", { hasText: "Cancel" }).click();
+  await stranger.page.getByRole("heading", { name: "Sign in to Virga" }).waitFor();
+  await stranger.page.getByRole("alert").filter({ hasText: "(access_denied)" }).waitFor();
+  await stranger.page.reload();
+  await stranger.page.getByLabel("Token").waitFor();
+  must((await stranger.page.getByRole("alert").count()) === 0, "it is said once");
+  const forged = await stranger.page.goto(`${URL_}/api/v1/login/oidc/callback?error=Call%20this%20number`);
+  must(forged.status() === 200 && !(await stranger.page.content()).includes("number"), "nobody's words come by a link");
   tell({ back: at.pathname });
 } finally {
   await b.close();

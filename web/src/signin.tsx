@@ -15,6 +15,19 @@ function takeCode(): string | null {
 
 const code = takeCode();
 
+/** What the cloud has to say to whoever comes back from the identity provider without a sign-in; once. */
+function takeSaid(): string | null {
+  const m = /(?:^|; )virga_said=([\w.~%-]*)/.exec(document.cookie);
+  if (m) document.cookie = "virga_said=; Path=/; Max-Age=0; Secure; SameSite=Lax";
+  try {
+    return m ? decodeURIComponent(m[1]) : null;
+  } catch {
+    return null; // cut in the middle of a letter
+  }
+}
+
+const said = takeSaid();
+
 // Whether it is worth asking who we are: the cookie cannot be seen from here, and asking without one is refused.
 const KNOWN = "virga-signed-in";
 
@@ -58,6 +71,11 @@ async function enter(how: { token: string } | { code: string }) {
 /** Who is here already, or who the code says. */
 export async function arrive(): Promise<string | null> {
   try {
+    if (said) {
+      me.value = null;
+      remember(false);
+      return said.charAt(0).toUpperCase() + said.slice(1);
+    }
     if (code) {
       await enter({ code });
     } else if (maybeKnown()) {
