@@ -249,6 +249,21 @@ if __name__ == "__main__":
     wait_quiet(sdk)
 
 
+def test_a_program_that_ends_waits_for_what_it_spawned(sdk):
+    """Also when its worker begins after the last line of the script."""
+    script(sdk, """
+import virga
+@virga.function(pool="cpu")
+def late():
+    with open("came-late", "w") as file:
+        file.write("done")
+if __name__ == "__main__":
+    late.spawn()
+""")
+    assert (sdk.work / "came-late").read_text() == "done"
+    wait_quiet(sdk)
+
+
 def test_a_child_of_a_caller_has_workers_of_its_own(sdk):
     out = script(sdk, """
 import os, sys

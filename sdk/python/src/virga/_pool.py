@@ -299,6 +299,7 @@ class Pool:
     def submit(self, function: Definition, args: Sequence[Any], kwargs: Dict[str, Any], what: str) -> Call:
         call = Call(self, function, _codec.pack((tuple(args), kwargs), f"an argument of {what}"), what)
         most = self.most()
+        self.setup()  # now: when the program has come to its end, Python has forgotten where its script is
         with self.lock:
             if self.closing:
                 raise RuntimeError("cannot schedule new futures after shutdown")
