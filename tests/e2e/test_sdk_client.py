@@ -147,9 +147,12 @@ def test_another_cloud_is_not_trusted(ask, cloud):
 
 
 def test_without_arguments_it_is_the_cloud_that_virga_has(ask, cloud):
-    (cloud.work / "plain.py").write_text("import virga\nwith virga.Client() as c:\n    print(c.me()['user'], c.url.startswith('https://'))\n")
+    before = len(cloud.json("token", "list"))
+    (cloud.work / "plain.py").write_text("import virga\nfor _ in range(3):\n    with virga.Client() as c:\n"
+                                         "        print(c.me()['user'], c.url.startswith('https://'))\n")
     out = cloud.run([sys.executable, "plain.py"], env={**cloud.env, "PYTHONPATH": str(cloud.work / "lib")}, check=0).stdout
-    assert out == b"root True\n"
+    assert out == b"root True\n" * 3
+    assert len(cloud.json("token", "list")) == before + 1, "one token for a program"
 
 
 def test_a_cloud_with_a_certificate_for_browsers(make_cloud):

@@ -52,6 +52,25 @@ def test_functions_find_the_laptops_files_and_modules(laptop):
     assert sorted(out.splitlines()[:-1]) == [f"there {n}" for n in range(6)]
 
 
+def test_large_values_both_ways_and_a_log_of_what_was_printed(far, laptop):
+    out = script(laptop, """
+        import os, virga
+        @virga.function(concurrency=1, mem="512M", name="large")
+        def turn(data):
+            print("turning", len(data))
+            return os.environ["VIRGA_TASK_ID"], data[::-1]
+        if __name__ == "__main__":
+            items = [os.urandom(5 << 20) for _ in range(3)]
+            got = list(turn.map(items))
+            assert [bytes(r) for _, r in got] == [i[::-1] for i in items]
+            print(got[0][0])
+    """)
+    said, task = ["turning 5242880"] * 3, out.splitlines()[-1]
+    assert out.splitlines()[:-1] == said
+    wait_for("its end", lambda: far.control.json("task", "get", task)["state"] == "succeeded")
+    assert far.control.out("virga", "task", "logs", task).splitlines() == said
+
+
 def test_a_lost_node_s_call_runs_again_on_another(far, laptop):
     (laptop.work / "script.py").write_text(textwrap.dedent("""
         import os, time, virga

@@ -6,6 +6,7 @@ import decimal
 import os
 import re
 import sys
+import threading
 import time
 import uuid
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
@@ -18,7 +19,9 @@ from .errors import TaskCancelled, TaskFailed, VirgaError
 Moment = Union[int, float, datetime.datetime]
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SECONDS = {"": 1, "ms": 0.001, "us": 0.000001, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_TOKEN_TTL = "12h"
+_TOKEN_TTL_S = 12 * 3600
+_made: Dict[Tuple[str, str], Tuple[str, float]] = {}  # (home, url): a token, and until when it serves new clients
+_making = threading.Lock()
 _WAIT_STEP_S = 20.0
 _PAGE = 500
 
@@ -77,6 +80,16 @@ def task_body(argv: Sequence[str], options: Options, more: Mapping[str, Any]) ->
     return {name: dict(value) if isinstance(value, Mapping) else value for name, value in body.items() if value is not None}
 
 
+def _own_token(home: str, url: str) -> str:
+    """One for this program, however many clients it makes."""
+    with _making:
+        token, until = _made.get((home, url), ("", 0.0))
+        if time.monotonic() >= until:
+            token = _programs.virga("token", "create", "--name", "python", "--ttl", f"{_TOKEN_TTL_S}s").strip()
+            _made[home, url] = token, time.monotonic() + _TOKEN_TTL_S / 2
+        return token
+
+
 class Client:
     """A cloud over REST. Without arguments it is the one that `virga` has here: its address, and a token of one's own.
 
@@ -95,7 +108,7 @@ class Client:
             raise VirgaError("this cloud serves no REST: set 'web: HOST:PORT' in its configuration")
         token = token or os.environ.get("VIRGA_TOKEN") or (None if here else read_login(home).get("token"))
         if not token:
-            token = _programs.virga("token", "create", "--name", "python", "--ttl", _TOKEN_TTL).strip()
+            token = _own_token(home, url)
         ca = ca or os.environ.get("VIRGA_CA")
         if ca is None and here and sys.version_info < (3, 10) and os.access(os.path.join(home, "control", "ca.crt"), os.R_OK):
             ca = os.path.join(home, "control", "ca.crt")  # which this Python would not see otherwise
