@@ -69,7 +69,9 @@ Test(configure, users_stand_below_their_queue_or_their_own_team) {
 Test(configure, preemption_by_agreement_spares_the_others) {
     cr_assert(vg_eng_may_preempt(&c, false, true));
     cr_assert_not(vg_eng_may_preempt(&c, false, false));
-    cr_assert_not(vg_eng_may_preempt(&c, true, true), "nobody at a terminal");
+    cr_assert(vg_eng_may_preempt(&c, true, true), "who waits for it has agreed");
+    cr_assert_not(vg_eng_may_preempt(&c, true, false));
     c.scheduler.preemption = VG_PREEMPT_YES;
     cr_assert(vg_eng_may_preempt(&c, false, false));
+    cr_assert_not(vg_eng_may_preempt(&c, true, false), "nobody who waits and was not asked");
 }
