@@ -345,7 +345,7 @@ void vg_api_attach(struct vg_call *call) {
     if (r < 0) {
         vg_chan_close(&ch);
         vg_peer_fail(call->peer, call->req, &err);
-    } else if (vg_task_is_ended(t) || !found.job) {
+    } else if (!found.job || vg_task_is_ended(t)) {
         answer_ended(call, t, &ch);
         vg_chan_close(&ch);
     } else {

@@ -48,7 +48,7 @@ void vg_follow_abandon(struct vg_follow *f) {
         if (j->chan.stream)
             vg_chan_close(&j->chan);
     }
-    if (!owner || j->ctl->stopping || (j->task->state != VG_TASK_QUEUED && !j->mirror_wait) ||
+    if (!j || !owner || j->ctl->stopping || (j->task->state != VG_TASK_QUEUED && !j->mirror_wait) ||
         !j->task->spec->interactive || j->task->spec->detached || j->held)
         return;
     if (p->unix_socket)
