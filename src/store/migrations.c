@@ -242,11 +242,13 @@ int vg_migrate(sqlite3 *db, const char *path, const char *const *list, size_t n,
                           "the database %s was written by a newer virgad (schema %lld, this one "
                           "knows %zu); upgrade virgad",
                           path, (long long)version, n);
-    for (size_t v = (size_t)version; v < n; v++)
-        if (step(db, list[v], v + 1) != SQLITE_OK)
+    for (size_t v = (size_t)version; v < n; v++) {
+        int rc = step(db, list[v], v + 1);
+        if (rc != SQLITE_OK) /* by its number: what SQLite said is gone with the transaction */
             return vg_err_set(err, VG_INTERNAL,
                               "cannot bring the database %s to schema %zu: %s; free disk space and "
                               "start again",
-                              path, v + 1, sqlite3_errmsg(db));
+                              path, v + 1, sqlite3_errstr(rc));
+    }
     return 0;
 }
