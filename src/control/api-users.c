@@ -221,6 +221,7 @@ void vg_api_user_set(struct vg_call *call) {
     }
     if (ch.disabled)
         vg_peers_cut(call->ctl, ch.user->name, NULL, call->peer);
+    vg_peers_recheck(call->ctl, ch.user);
 }
 
 void vg_api_user_remove(struct vg_call *call) {

@@ -174,6 +174,7 @@ int vg_login_user(struct vg_control *c, const json_t *claims, const char *from,
     if (fill_in(u, claims, subject) < 0)
         return vg_err_sys(err, -ENOMEM, "cannot log in");
     put_in_place(c, u, claims, from);
+    vg_peers_recheck(c, u);
     r = vg_users_store(c, u, NULL, NULL);
     if (r < 0)
         return vg_err_sys(err, r, "the login cannot be stored");

@@ -503,6 +503,33 @@ void vg_peers_cut(struct vg_control *c, const char *user, const char *key,
     }
 }
 
+static bool looks_too_far(const struct vg_peer *p, const struct vg_user *u) {
+    vg_list_for_each (it, &p->follows) {
+        const struct vg_follow *f = vg_list_entry(it, struct vg_follow, on_peer);
+        if (f->job && !vg_users_may_see(u, f->job->task->user, f->job->task->team))
+            return true;
+    }
+    return false;
+}
+
+void vg_peers_recheck(struct vg_control *c, const struct vg_user *u) {
+    struct vg_err err = VG_ERR_INIT;
+    vg_err_set(&err, VG_FORBIDDEN,
+               "your role or team was changed, and with it what you may see: ask again");
+    vg_map_for_each (s, &c->peers) {
+        struct vg_peer *p = s->value;
+        if (!vg_peer_open(p) || p->kind != VG_PEER_CLIENT || strcmp(p->who.user, u->name) != 0 ||
+            !looks_too_far(p, u))
+            continue;
+        if (p->sink) {
+            vg_peer_cut(p, err.reason, err.msg);
+            continue;
+        }
+        vg_peer_fail(p, 0, &err);
+        vg_conn_close(p->conn);
+    }
+}
+
 struct vg_peer *vg_peer_find(struct vg_control *c, uint64_t serial) {
     return vg_map_get_u64(&c->peers, serial);
 }

@@ -81,6 +81,9 @@ bool vg_peer_may(const struct vg_peer *p, enum vg_act act);
    each with a sentence. `but`: one that still waits for an answer; may be NULL. */
 void vg_peers_cut(struct vg_control *c, const char *user, const char *key,
                   const struct vg_peer *but);
+/* The user has another role or team: connections on which he follows what he may not see any more
+   end. Lists of what changes ask for each line and go on. */
+void vg_peers_recheck(struct vg_control *c, const struct vg_user *u);
 struct vg_peer *vg_peer_find(struct vg_control *c, uint64_t serial); /* NULL: gone */
 
 /* Answers. `env`'s req and more are set here. */

@@ -33,7 +33,8 @@ class Events:
     def __init__(self, rest, path, query="", timeout=30):
         self.sock = rest.tls.wrap_socket(socket.create_connection((rest.host.hostname, rest.host.port), timeout),
                                          server_hostname=rest.host.hostname)
-        self.sock.sendall(f"GET /api/v1{path}{query} HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {rest.token}\r\n\r\n".encode())
+        auth = f"Cookie: {rest.cookie}" if rest.cookie else f"Authorization: Bearer {rest.token}"
+        self.sock.sendall(f"GET /api/v1{path}{query} HTTP/1.1\r\nHost: h\r\n{auth}\r\n\r\n".encode())
         self.file = self.sock.makefile("rb")
         self.status = int(self.file.readline().split()[1])
         self.headers = {}
