@@ -20,7 +20,7 @@ pools:
 """
 TABLE = dict(re.findall(r"^ACCESS\((\w+), \w+, \w+, (NOTED|LOOKS),", (ROOT / "src/control/access.tbl").read_text(), re.M))
 # What needs more than one machine, a driver or a provider, or what no command asks for, is counted where that is.
-ELSEWHERE = {"JOIN": "test_joining.py", "CERT_RENEW": "test_joining.py", "SHARE_SET": "test_share.py", "LOGIN": "test_oidc.py",
+ELSEWHERE = {"JOIN": "test_joining.py", "CERT_RENEW": "test_joining.py", "SHARE_SET": "test_share.py", "LOGIN": "test_oidc_liar.py",
              "SHUTDOWN": "tests/unit/control/test-access.c"}
 
 
