@@ -8,6 +8,8 @@
 #include <jansson.h>
 
 #define WORD 48 /* 32 random bytes as text */
+#define LIFE_USEC (600 * VG_USEC)
+#define INTERVAL_USEC (5 * VG_USEC)
 
 /* What is known of the provider, from its own description. */
 struct vg_idp {
@@ -44,6 +46,16 @@ struct vg_logins {
     struct vg_idp idp;
     struct vg_map open; /* id -> struct vg_login, owned */
 };
+
+/* login-steps.c. What runs when the provider is known: a code for a device, an address for a
+   browser, the token itself. Each answers whoever waits, or goes on. */
+void vg_login_begin_device(struct vg_login *l, const struct vg_err *trouble);
+void vg_login_begin_code(struct vg_login *l, const struct vg_err *trouble);
+void vg_login_ask_token(struct vg_login *l, const struct vg_err *trouble);
+/* Answers: not confirmed yet; an end that is not a good one; anything else. */
+void vg_login_pending(struct vg_login *l);
+void vg_login_end_badly(struct vg_login *l, const struct vg_err *err);
+void vg_login_tell(struct vg_peer *p, uint32_t req, Vg__Pb__LoginInfo *m);
 
 /* login-provider.c. `next` runs when the provider's description and keys are known, or with why
    not; perhaps before this returns. */
