@@ -1,5 +1,5 @@
-/* `virga audit`: reading the log, and walking its chain. The walk is done by a thread on a
-   connection of its own: it takes as long as the log is, and the loop waits for nothing. */
+/* `virga audit`: reading the log, and walking its chain. Both are done by a thread on a connection
+   of its own: they may take as long as the log is, and the loop waits for nothing. */
 #include "base/cleanup.h"
 #include "base/mem.h"
 #include "base/util.h"
@@ -14,6 +14,11 @@
 #define PAGE 100
 #define PAGE_MAX 1000
 
+struct page {
+    Vg__Pb__AuditEntry *entry[PAGE_MAX + 1]; /* owned */
+    size_t n;
+};
+
 /* A request that waits until what was noted before it is written. */
 struct asked {
     struct vg_control *ctl;
@@ -24,23 +29,10 @@ struct asked {
     bool verify, has_head;
     uint8_t head[VG_AUDIT_HASH];
     uv_work_t work;
+    struct page *page; /* owned */
+    int result;        /* of reading it */
     struct vg_audit_check check;
     struct vg_err err;
-};
-
-static void asked_free(struct asked *a) {
-    if (!a)
-        return;
-    free(a->user);
-    free(a->search);
-    free(a);
-}
-
-/* ------------------------------------------------------------------ a page */
-
-struct page {
-    Vg__Pb__AuditEntry *entry[PAGE_MAX + 1]; /* owned */
-    size_t n;
 };
 
 static void page_free(struct page *p) {
@@ -48,6 +40,17 @@ static void page_free(struct page *p) {
         vg__pb__audit_entry__free_unpacked(p->entry[i], NULL);
     free(p);
 }
+
+static void asked_free(struct asked *a) {
+    if (!a)
+        return;
+    page_free(a->page);
+    free(a->user);
+    free(a->search);
+    free(a);
+}
+
+/* ------------------------------------------------------------------ a page */
 
 static int take_row(void *arg, const struct vg_audit_row *row) {
     struct page *p = arg;
@@ -75,22 +78,35 @@ static void send_list(struct vg_peer *p, uint32_t req, Vg__Pb__AuditList *m) {
 }
 
 /* One entry more than was asked for tells that there is another page. */
+static void read_page(uv_work_t *w) {
+    struct asked *a = w->data;
+    struct vg_audit_filter f = a->filter;
+    f.limit++;
+    a->result = vg_audit_scan(a->ctl->home.db, &f, take_row, a->page);
+}
+
 static void answer_page(struct asked *a, struct vg_peer *p) {
-    struct page *page = vg_alloc(sizeof *page);
+    const struct page *page = a->page;
     uint32_t want = a->filter.limit;
-    a->filter.limit = want + 1;
-    int r = page ? vg_store_load_audit(a->ctl->store, &a->filter, take_row, page) : -ENOMEM;
-    if (r < 0) {
-        vg_peer_error(p, a->req, VG_INTERNAL, "the audit log cannot be read: %s", strerror(-r));
-    } else {
-        Vg__Pb__AuditList m = VG__PB__AUDIT_LIST__INIT;
-        m.entry = page->entry;
-        m.n_entry = VG_MIN(page->n, (size_t)want);
-        m.has_next = page->n > want;
-        m.next = m.has_next ? page->entry[want - 1]->seq : 0;
-        send_list(p, a->req, &m);
+    Vg__Pb__AuditList m = VG__PB__AUDIT_LIST__INIT;
+    if (a->result < 0) {
+        vg_peer_error(p, a->req, VG_INTERNAL, "the audit log cannot be read: %s",
+                      strerror(-a->result));
+        return;
     }
-    page_free(page);
+    m.entry = (Vg__Pb__AuditEntry **)page->entry;
+    m.n_entry = VG_MIN(page->n, (size_t)want);
+    m.has_next = page->n > want;
+    m.next = m.has_next ? page->entry[want - 1]->seq : 0;
+    send_list(p, a->req, &m);
+}
+
+static void page_read(uv_work_t *w, int status) {
+    struct asked *a = w->data;
+    struct vg_peer *p = a->ctl->stopping || status < 0 ? NULL : vg_peer_find(a->ctl, a->peer);
+    if (p)
+        answer_page(a, p);
+    asked_free(a);
 }
 
 /* ------------------------------------------------------------------ the walk */
@@ -161,12 +177,15 @@ static void on_written(void *arg, int result) {
         asked_free(a);
         return;
     }
+    a->work.data = a;
     if (!a->verify) {
-        answer_page(a, p);
-        asked_free(a);
+        a->page = vg_alloc(sizeof *a->page);
+        if (!a->page || uv_queue_work(a->ctl->loop, &a->work, read_page, page_read) < 0) {
+            vg_peer_error(p, a->req, VG_INTERNAL, "the audit log cannot be read now: try again");
+            asked_free(a);
+        }
         return;
     }
-    a->work.data = a;
     if (a->ctl->verifying || uv_queue_work(a->ctl->loop, &a->work, walk, walked) < 0) {
         vg_peer_error(p, a->req, VG_NO_CAPACITY,
                       "the log is being verified already: try again in a moment");

@@ -234,25 +234,51 @@ static int row_audit(void *ctx, sqlite3_stmt *q) {
     return c->cb(c->arg, &row);
 }
 
-int vg_store_load_audit(struct vg_store *s, const struct vg_audit_filter *f,
-                        int (*cb)(void *, const struct vg_audit_row *), void *arg) {
-    struct page_ctx c = {cb, arg};
-    sqlite3_stmt *q;
-    vg_auto_free char *sql =
-        vg_fmt("%s WHERE seq%s?1 AND (?2='' OR who=?2) AND when_usec>=?3 AND (?4='' OR "
-               "instr(lower(what||char(10)||who||char(10)||origin),lower(?4))>0) "
-               "ORDER BY seq %s LIMIT ?5",
-               columns, f->after ? ">" : "<", f->after ? "ASC" : "DESC");
-    if (!sql)
-        return -ENOMEM;
-    int r = store_prepare(s, sql, &q);
-    if (r < 0)
-        return r;
+static const char *page_sql(const struct vg_audit_filter *f, char *out, size_t n) {
+    snprintf(out, n,
+             "%s WHERE seq%s?1 AND (?2='' OR who=?2) AND when_usec>=?3 AND (?4='' OR "
+             "instr(lower(what||char(10)||who||char(10)||origin),lower(?4))>0) "
+             "ORDER BY seq %s LIMIT ?5",
+             columns, f->after ? ">" : "<", f->after ? "ASC" : "DESC");
+    return out;
+}
+
+static void bind_filter(sqlite3_stmt *q, const struct vg_audit_filter *f) {
     uint64_t at = f->after ? f->after : f->before ? f->before : INT64_MAX;
     sqlite3_bind_int64(q, 1, (sqlite3_int64)VG_MIN(at, (uint64_t)INT64_MAX));
     sqlite3_bind_text(q, 2, f->user ? f->user : "", -1, SQLITE_STATIC);
     sqlite3_bind_int64(q, 3, (sqlite3_int64)VG_MIN(f->since_usec, (uint64_t)INT64_MAX));
     sqlite3_bind_text(q, 4, f->search ? f->search : "", -1, SQLITE_STATIC);
     sqlite3_bind_int64(q, 5, f->limit ? VG_MIN(f->limit, (uint32_t)LIMIT_MAX) : LIMIT_DEFAULT);
+}
+
+int vg_store_load_audit(struct vg_store *s, const struct vg_audit_filter *f,
+                        int (*cb)(void *, const struct vg_audit_row *), void *arg) {
+    struct page_ctx c = {cb, arg};
+    char sql[400];
+    sqlite3_stmt *q;
+    int r = store_prepare(s, page_sql(f, sql, sizeof sql), &q);
+    if (r < 0)
+        return r;
+    bind_filter(q, f);
     return store_each(q, row_audit, &c);
+}
+
+int vg_audit_scan(const char *path, const struct vg_audit_filter *f,
+                  int (*cb)(void *, const struct vg_audit_row *), void *arg) {
+    struct page_ctx c = {cb, arg};
+    struct vg_err err = VG_ERR_INIT;
+    char sql[400];
+    sqlite3 *db = NULL;
+    sqlite3_stmt *q = NULL;
+    int r = store_open_db(path, true, 0, &db, &err);
+    if (r < 0)
+        return r;
+    r = store_errno(sqlite3_prepare_v2(db, page_sql(f, sql, sizeof sql), -1, &q, NULL));
+    if (r >= 0) {
+        bind_filter(q, f);
+        r = store_each(q, row_audit, &c);
+    }
+    store_close_reader(db);
+    return r;
 }

@@ -26,6 +26,13 @@ struct vg_audit_check {
 int vg_audit_check(const char *path, const uint8_t *head, struct vg_audit_check *ret,
                    struct vg_err *err);
 
+/* As vg_store_load_audit, on a connection of its own: for any thread. Looking for what is rare
+   reads the whole log. */
+struct vg_audit_filter;
+struct vg_audit_row;
+int vg_audit_scan(const char *path, const struct vg_audit_filter *f,
+                  int (*cb)(void *, const struct vg_audit_row *), void *arg);
+
 struct vg_audit_words {
     uint64_t seq, when_usec;
     const char *who, *what, *from;

@@ -268,3 +268,21 @@ Test(audit, a_change_that_memory_has_is_stored_with_its_entry_when_there_is_room
     cr_assert_eq(entries(), before + 1);
     cr_assert_eq(look(NULL).broken, 0);
 }
+
+static int add_numbers(void *arg, const struct vg_audit_row *row) {
+    uint64_t *sum = arg;
+    *sum = *sum * 31 + row->seq;
+    return 0;
+}
+
+Test(audit, a_thread_of_its_own_reads_the_same_pages) {
+    const struct vg_audit_filter filters[] = {
+        {0}, {.before = 5}, {.after = 3, .limit = 2}, {.user = "ann"}, {.search = "ACT 7"}};
+    for (size_t i = 0; i < VG_COUNT(filters); i++) {
+        uint64_t here = 0, there = 0;
+        cr_assert_eq(vg_store_load_audit(s, &filters[i], add_numbers, &here), 0);
+        cr_assert_eq(vg_audit_scan(path, &filters[i], add_numbers, &there), 0);
+        cr_assert(here && here == there, "filter %zu", i);
+    }
+    cr_assert_lt(vg_audit_scan("/nowhere/state.db", &filters[0], add_numbers, &(uint64_t){0}), 0);
+}
