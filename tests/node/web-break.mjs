@@ -20,6 +20,13 @@ try {
   await page.locator(".virtual .trow", { hasText: "meanwhile" }).locator(".chip", { hasText: "succeeded" }).waitFor();
   await page.locator(".pulse[data-state=live]").waitFor();
   must((await page.locator(".virtual .trow", { hasText: "before" }).count()) === 1, "what was there stays, once");
+
+  // A break that lasts is said in words, until it is over.
+  await page.route("**/api/v1/events*", (r) => r.abort());
+  await page.reload();
+  await page.locator(".lost-bar").waitFor();
+  await page.unroute("**/api/v1/events*");
+  await page.locator(".lost-bar").waitFor({ state: "detached" });
 } finally {
   await b.close();
 }

@@ -4,7 +4,7 @@ import { lazy, Suspense } from "preact/compat";
 import type { ComponentType } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { may, me, sentence } from "./api";
-import { connection, on } from "./live";
+import { clock, connection, lostAt, on } from "./live";
 import { Home } from "./pages/home";
 import { Tasks } from "./pages/tasks";
 import { navigate, path, query } from "./router";
@@ -13,7 +13,7 @@ import { theme, type Theme } from "./theme";
 import { Help } from "./ui/help";
 import { Icon, Mark, type IconName } from "./ui/icons";
 import { Bones, say, Toasts } from "./ui/parts";
-import { count } from "./format";
+import { count, when } from "./format";
 
 const page = <P,>(load: () => Promise<ComponentType<P>>) => lazy(async () => ({ default: await load() }));
 const TaskPage = page(() => import("./pages/task").then((m) => m.TaskPage));
@@ -108,6 +108,15 @@ async function signOut() {
   }
 }
 
+const LOST_MS = 3000; // a short break is not worth a word
+
+/** What is on the screen is not what is. */
+function Lost() {
+  const since = lostAt.value;
+  if (!since || clock.value - since < LOST_MS) return null;
+  return <div class="lost-bar" role="alert">The cloud does not answer; what you see is of {when(since * 1000)}. It is tried again by itself.</div>;
+}
+
 /** After a change of place the page's heading has the focus, so that its name is read. */
 function useArrival() {
   const first = useRef(true);
@@ -189,6 +198,7 @@ export function App() {
       <main class="page" id="page" tabIndex={-1}>
         <Suspense fallback={<Bones rows={8} />}><Routed /></Suspense>
       </main>
+      <Lost />
       <Toasts />
       {help && <Help close={() => setHelp(false)} />}
     </div>

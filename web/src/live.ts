@@ -5,6 +5,8 @@ import { me, recheck, seesOthers, url } from "./api";
 import type { Gpu, NodeInfo, Queue, Task } from "./types";
 
 export const connection = signal<"connecting" | "live" | "lost">("connecting");
+/** When it was lost; 0: it was not. */
+export const lostAt = signal(0);
 export const resync = signal(0);
 /** Ticks once a second while the page is seen: running times move. */
 export const clock = signal(Date.now());
@@ -40,6 +42,7 @@ function open() {
   source = new EventSource(url("/events", { topics: "tasks,nodes,gpus,queue,budgets,status", all_users: seesOthers() }));
   source.onopen = () => {
     connection.value = "live";
+    lostAt.value = 0;
     wait = FIRST_MS;
     if (was) resync.value++;
     was = true;
@@ -47,6 +50,7 @@ function open() {
   source.onerror = () => {
     source?.close();
     connection.value = "lost";
+    lostAt.value ||= Date.now();
     clearTimeout(timer);
     timer = window.setTimeout(again, wait * (0.75 + Math.random() / 2));
     wait = Math.min(wait * 2, MOST_MS);
@@ -82,6 +86,7 @@ export function stopLive() {
   was = false;
   wait = FIRST_MS;
   connection.value = "connecting";
+  lostAt.value = 0;
 }
 
 setInterval(() => {

@@ -40,7 +40,7 @@ export const BLANK: Draft = {
 };
 
 export const NOTEBOOK_PORT = 8888;
-const NOTEBOOK = ["jupyter", "lab", "--no-browser", "--ip=127.0.0.1", `--port=${NOTEBOOK_PORT}`];
+const NOTEBOOK = ["jupyter", "lab", "--no-browser", "--ip=127.0.0.1", `--port=${NOTEBOOK_PORT}`, "--port-retries=0", "--allow-root"];
 const SHELL = ["/bin/bash", "-l"];
 const SCREEN = { rows: 24, cols: 80 };
 

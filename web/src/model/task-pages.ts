@@ -47,6 +47,7 @@ export const folds = (r: Row) => r.members > 0 || (r.progress?.total ?? 0) > 0;
 
 const NEAR = 200; // rows of a page while somebody looks at its surroundings
 const FAR = 1000; // and when the place in sight is far away; the server gives no more
+const RESYNC = 5000; // rows that are asked for anew after a break
 const HEAD_MS = 700; // the newest page is asked for at most this often
 
 export class TaskPages {
@@ -158,8 +159,8 @@ export class TaskPages {
   }
 
   /** The newest page again: what is new goes on top, what is known is renewed. */
-  async head() {
-    if (this.abort.signal.aborted) return;
+  async head(): Promise<string | null> {
+    if (this.abort.signal.aborted) return null;
     this.headDue = Date.now() + HEAD_MS;
     this.requests++;
     try {
@@ -176,6 +177,31 @@ export class TaskPages {
       this.total = this.next ? Math.max(page.total ?? this.total, this.rows.length) : this.rows.length;
       this.error.value = null;
       this.touch();
+      void this.more(); // what was asked for while nobody answered
+      return page.next;
+    } catch (e) {
+      if (!this.abort.signal.aborted) this.error.value = sentence(e);
+      return null;
+    }
+  }
+
+  /** After a break: also what lies further down and had not ended, as far as that goes in a few questions. */
+  async resync() {
+    let before = await this.head();
+    let seen = NEAR;
+    const last = this.rows.map((r) => !r.ended_usec).lastIndexOf(true);
+    try {
+      while (before && seen <= last && seen < RESYNC && !this.abort.signal.aborted) {
+        this.requests++;
+        const page: TaskPage = await get("/tasks", { ...this.filter, limit: FAR, before }, this.abort.signal);
+        for (const t of page.tasks) {
+          const old = this.at.get(t.id);
+          if (old) renew(old, t);
+        }
+        seen += page.tasks.length;
+        before = page.tasks.length ? page.next : null;
+        this.touch();
+      }
     } catch (e) {
       if (!this.abort.signal.aborted) this.error.value = sentence(e);
     }

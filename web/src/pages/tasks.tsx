@@ -154,7 +154,7 @@ export function Tasks() {
   const list = useMemo(() => new TaskPages(filter), [key]);
   useEffect(() => () => list.stop(), [list]);
   const anew = resync.value;
-  useEffect(() => { if (anew) void list.head(); }, [anew]);
+  useEffect(() => { if (anew) void list.resync(); }, [anew]);
   const cancelling = useSignal(false);
   void list.version.value;
   const states = q.getAll("state");
