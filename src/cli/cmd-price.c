@@ -13,13 +13,14 @@ static const char *amount(uint64_t micro, char *out, size_t n) {
 static void rows(const Vg__Pb__Envelope *env, struct vg_table *t) {
     for (size_t i = 0; i < env->prices->n_price; i++) {
         const Vg__Pb__Price *p = env->prices->price[i];
-        char from[48], gpu[32], cpu[32], mem[32], idle[16], pre[16];
+        char from[48], gpu[32], cpu[32], mem[32], kept[32], idle[16], pre[16];
         const char *cells[] = {p->pool && *p->pool ? p->pool : "(every)",
                                p->class_name && *p->class_name ? p->class_name : NULL,
                                vg_when(p->from_usec, from, sizeof from),
                                amount(p->gpu_hour_micro, gpu, sizeof gpu),
                                amount(p->cpu_hour_micro, cpu, sizeof cpu),
                                amount(p->gib_hour_micro, mem, sizeof mem),
+                               amount(p->storage_gib_month_micro, kept, sizeof kept),
                                vg_percent_text(p->idle_milli, idle, sizeof idle),
                                vg_percent_text(p->preemptible_milli, pre, sizeof pre),
                                p->currency,
@@ -31,7 +32,7 @@ static void rows(const Vg__Pb__Envelope *env, struct vg_table *t) {
 static const struct vg_lister lister = {
     .body = VG__PB__ENVELOPE__BODY_PRICES,
     .headings = (const char *const[]){"POOL", "CLASS", "FROM", "GPU-HOUR", "CPU-HOUR", "GIB-HOUR",
-                                      "IDLE", "PREEMPTIBLE", "CURRENCY", "BY", NULL},
+                                      "STORAGE", "IDLE", "PREEMPTIBLE", "CURRENCY", "BY", NULL},
     .rows = rows,
     .view = &vg_view_prices};
 
@@ -58,6 +59,8 @@ static const struct vg_opt set_opts[] = {
     {"gpu-hour", 0, "AMOUNT", "for a GPU and an hour; a share pays its part", 'g'},
     {"cpu-hour", 0, "AMOUNT", "for a CPU and an hour", 'u'},
     {"gib-hour", 0, "AMOUNT", "for a GiB of memory and an hour", 'm'},
+    {"storage-gib-month", 0, "AMOUNT",
+     "for a GiB kept in the store of environments and 30 days; of no pool", 's'},
     {"idle-discount", 0, "PERCENT", "off GPUs while they are held and do nothing", 'i'},
     {"preemptible-discount", 0, "PERCENT", "off everything, of tasks that may be preempted", 'p'},
     {"from", 0, "TIME", "when it begins: '2026-12-01 00:00' (default: now)", 'f'},
@@ -80,6 +83,9 @@ static int take(struct vg_cmd_line *l, int id, const char *arg, Vg__Pb__Price *p
     case 'm':
         p->has_gib_hour_micro = true;
         return vg_opt_micro(l, arg, &p->gib_hour_micro);
+    case 's':
+        p->has_storage_gib_month_micro = true;
+        return vg_opt_micro(l, arg, &p->storage_gib_month_micro);
     case 'i':
         p->has_idle_milli = true;
         return vg_opt_percent(l, arg, &p->idle_milli);
@@ -106,9 +112,9 @@ static int set_run(struct vg_cmd_line *l) {
     if (!vg_cmd_args(l, 0, 0))
         return l->exit;
     if (!p.has_gpu_hour_micro && !p.has_cpu_hour_micro && !p.has_gib_hour_micro &&
-        !p.has_idle_milli && !p.has_preemptible_milli) {
-        vg_cmd_say("say what changes: --gpu-hour, --cpu-hour, --gib-hour, --idle-discount or "
-                   "--preemptible-discount");
+        !p.has_storage_gib_month_micro && !p.has_idle_milli && !p.has_preemptible_milli) {
+        vg_cmd_say("say what changes: --gpu-hour, --cpu-hour, --gib-hour, --storage-gib-month, "
+                   "--idle-discount or --preemptible-discount");
         return vg_reason_exit(VG_INVALID);
     }
     m.price = &p;

@@ -4,6 +4,7 @@
 #include "base/util.h"
 #include "control/api.h"
 #include "control/audit.h"
+#include "control/kept.h"
 #include "control/later.h"
 #include "control/policy.h"
 #include "control/secrets.h"
@@ -189,7 +190,9 @@ void vg_api_team_set(struct vg_call *call) {
         r = vg_err_set(&err, VG_CONFLICT,
                        "team '%s' has unfinished tasks: wait until they have ended, then move it",
                        t->name);
-    else if (t && vg_tenants_move_team(&c->tenants, t, org) < 0)
+    if (r >= 0)
+        vg_kept_cut(c, NULL);
+    if (r >= 0 && vg_tenants_move_team(&c->tenants, t, org) < 0)
         r = vg_err_sys(&err, -ENOMEM, "cannot move the team");
     if (r < 0) {
         vg_peer_fail(call->peer, call->req, &err);

@@ -5,6 +5,7 @@
 #include "control/api.h"
 #include "control/audit.h"
 #include "control/hooks.h"
+#include "control/kept.h"
 #include "control/keys.h"
 #include "control/later.h"
 #include "control/persist.h"
@@ -114,7 +115,9 @@ void vg_api_user_add(struct vg_call *call) {
         free(l);
         vg_tenants_remove_user(&c->tenants, m->name);
         out_of_memory(call);
+        return;
     }
+    vg_kept_ask(c, u->name); /* one of that name may have left something */
 }
 
 /* ------------------------------------------------------------------ changing, removing */
@@ -212,6 +215,8 @@ void vg_api_user_set(struct vg_call *call) {
         return;
     }
     say_change(call, m, &ch);
+    if (ch.team != ch.user->team)
+        vg_kept_cut(call->ctl, ch.user->name);
     vg_tenants_move_user(ch.user, ch.team);
     ch.user->role = ch.role;
     ch.user->disabled = ch.disabled;
@@ -246,6 +251,7 @@ void vg_api_user_remove(struct vg_call *call) {
     vg_keys_remove_user(c, ref);
     vg_secrets_forget_user(c, ref);
     vg_hooks_forget_user(c, ref);
+    vg_kept_forget(c, ref);
     vg_tenants_remove_user(&c->tenants, ref);
     vg_peers_cut(c, ref, NULL, call->peer);
 }

@@ -27,6 +27,8 @@ struct vg_budget {
     uint64_t rate_micro_hour;       /* ... and what an hour of that costs */
     bool stopping;                  /* what runs was told to end: nothing starts in this period */
     bool holds;                     /* nothing starts */
+    bool ahead;                     /* the ledger may have rows of later periods */
+    struct vg_budget *same;         /* borrowed; the next of the same scope */
 };
 
 struct vg_budgets {
@@ -35,6 +37,8 @@ struct vg_budgets {
     struct vg_timer *timer;
     uint64_t rounds;
     bool looking;
+    struct vg_map scopes; /* scope -> its first budget, borrowed */
+    bool sorted;          /* that is so */
 };
 
 /* budget.c */
@@ -62,6 +66,8 @@ const char *vg_budget_policy_name(enum policy p);
 struct vg_budget *vg_budget_find(struct vg_control *c, const char *name);
 /* Reads "team:NAME" and the like into scope, of and target. INVALID with a sentence. */
 int vg_budget_read_scope(struct vg_budget *b, const char *scope, struct vg_err *err);
+/* Counts anew what the ledger has of its period. 0 or -errno. */
+int vg_budget_count(struct vg_control *c, struct vg_budget *b);
 /* Takes it in place of one of the same name; counts what was spent in its period. 0 or -ENOMEM. */
 int vg_budget_put(struct vg_control *c, struct vg_budget *b);
 void vg_budget_drop(struct vg_control *c, const char *name);

@@ -5,6 +5,7 @@
 #include "base/util.h"
 #include "control/budget-int.h"
 #include "control/cost.h"
+#include "meter/charge.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,11 +75,12 @@ static void was_counted(void *arg, int result, int64_t sum_micro) {
     if (result < 0)
         vg_error("budget '%s': what was spent before cannot be read: %s", b->name,
                  strerror(-result));
-    b->closed_micro += sum_micro; /* what came meanwhile is there already */
+    b->closed_micro =
+        vg_micro_add(b->closed_micro, sum_micro); /* what came meanwhile is there already */
     vg_budgets_look(k->ctl);
 }
 
-static int start_counting(struct vg_control *c, struct vg_budget *b) {
+int vg_budget_count(struct vg_control *c, struct vg_budget *b) {
     struct vg_ledger_filter f = filter_of(b);
     struct counting *k = vg_alloc(sizeof *k);
     if (!k)
@@ -103,6 +105,7 @@ static int insert(struct vg_control *c, struct vg_budget *b) {
         return -ENOMEM;
     all->list = more;
     size_t at = all->n++;
+    all->sorted = false;
     for (; at && strcmp(more[at - 1]->name, b->name) > 0; at--)
         more[at] = more[at - 1];
     more[at] = b;
@@ -118,6 +121,7 @@ int vg_budget_put(struct vg_control *c, struct vg_budget *b) {
         struct vg_err err = VG_ERR_INIT;
         (void)vg_budget_read_scope(old, b->scope, &err);
         old->holds = holds;
+        c->budgets->sorted = false;
         free(b);
         b = old;
     } else {
@@ -126,7 +130,7 @@ int vg_budget_put(struct vg_control *c, struct vg_budget *b) {
     if (r < 0)
         return r;
     vg_budget_turn(b, vg_wall_usec());
-    return start_counting(c, b);
+    return vg_budget_count(c, b);
 }
 
 void vg_budget_drop(struct vg_control *c, const char *name) {
@@ -136,6 +140,7 @@ void vg_budget_drop(struct vg_control *c, const char *name) {
             free(all->list[i]);
             memmove(all->list + i, all->list + i + 1, (all->n - i - 1) * sizeof *all->list);
             all->n--;
+            all->sorted = false;
             vg_budgets_let_go(c);
             return;
         }
@@ -163,10 +168,7 @@ int vg_budget_store(struct vg_control *c, const struct vg_budget *b, vg_store_cb
 }
 
 static int sum_row(void *arg, const struct vg_ledger_row *row) {
-    struct vg_budget *b = arg;
-    if (row->from_usec >= b->from_usec &&
-        (!*row->currency || strcmp(row->currency, b->currency) == 0))
-        b->closed_micro += row->cost_micro;
+    vg_budgets_charge(arg, row);
     return 0;
 }
 
@@ -205,15 +207,19 @@ static int load_budget(void *arg, const struct vg_budget_row *row) {
     return r;
 }
 
-/* Before anything starts: who had nothing left has nothing now. */
+/* Before anything starts: who had nothing left has nothing now. The ledger is read once, however
+   many there are. */
 int vg_budgets_open(struct vg_control *c, struct vg_err *err) {
     int r = vg_store_load_budgets(c->store, load_budget, c);
-    for (size_t i = 0; r >= 0 && c->budgets && i < c->budgets->n; i++) {
+    struct vg_ledger_filter f = {.from_usec = UINT64_MAX};
+    size_t n = c->budgets ? c->budgets->n : 0;
+    for (size_t i = 0; i < n; i++)
+        f.from_usec = VG_MIN(f.from_usec, c->budgets->list[i]->from_usec);
+    if (r >= 0 && n)
+        r = vg_store_load_ledger(c->store, &f, sum_row, c);
+    for (size_t i = 0; r >= 0 && i < n; i++) {
         struct vg_budget *b = c->budgets->list[i];
-        struct vg_ledger_filter f = filter_of(b);
-        r = vg_store_load_ledger(c->store, &f, sum_row, b);
-        b->holds =
-            r >= 0 && !b->paused && b->policy != POLICY_WARN && (b->stopping || !vg_budget_left(b));
+        b->holds = !b->paused && b->policy != POLICY_WARN && (b->stopping || !vg_budget_left(b));
     }
     if (r >= 0)
         vg_budgets_look(c);
@@ -231,5 +237,7 @@ void vg_budgets_done(struct vg_control *c) {
         free(all->list[i]);
     if (all)
         free(all->list);
+    if (all)
+        vg_map_done(&all->scopes);
     free(vg_take_ptr(c->budgets));
 }

@@ -13,7 +13,7 @@
 struct vg_call;
 struct vg_budgets;
 
-#define VG_BUDGETS_MAX 1000
+#define VG_BUDGETS_MAX 10000
 #define VG_BUDGET_WARNS_MAX 8
 #define VG_BUDGET_GRACE_MAX (86400ULL * 1000000)
 

@@ -13,6 +13,7 @@
 #include "control/history.h"
 #include "control/hooks.h"
 #include "control/job.h"
+#include "control/kept.h"
 #include "control/keys.h"
 #include "control/ledger.h"
 #include "control/listen.h"
@@ -156,6 +157,7 @@ static void on_housekeeping(uv_timer_t *t) {
     vg_place_tick(c);
     vg_mlink_tick(c);
     vg_ledger_tick(c);
+    vg_kept_tick(c);
     vg_budgets_tick(c);
     if (!vg_list_empty(&c->dirty))
         vg_persist_flush(c);
@@ -266,6 +268,8 @@ int vg_control_start(struct vg_control *c, uv_loop_t *loop, const struct vg_cont
         r = vg_hooks_load(c, err);
     if (r >= 0)
         r = vg_ledger_restore(c, err);
+    if (r >= 0)
+        r = vg_kept_open(c, err);
     if (r >= 0)
         r = vg_budgets_open(c, err);
     if (r >= 0)
@@ -378,6 +382,7 @@ void vg_control_done(struct vg_control *c) {
     vg_policy_close(&c->policy);
     vg_book_done(&c->book);
     vg_budgets_done(c);
+    vg_kept_done(c);
     vg_cost_done(c);
     vg_tenants_done(&c->tenants);
     vg_authority_close(&c->ca);

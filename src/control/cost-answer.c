@@ -35,7 +35,7 @@ static void fill_sums(const struct vg_control *c, const struct vg_sums *s, Vg__P
 }
 
 static void add_sums(struct vg_sums *to, const struct vg_sums *s) {
-    to->cost_micro += s->cost_micro;
+    to->cost_micro = vg_micro_add(to->cost_micro, s->cost_micro);
     to->idle_micro += s->idle_micro;
     to->gpu_milli += s->gpu_milli;
     to->cpu_milli += s->cpu_milli;

@@ -73,7 +73,7 @@ static int64_t sum_of(const struct vg_ask *a) {
     vg_map_for_each (s, &a->tally.groups) {
         const struct vg_group *g = s->value;
         if (strcmp(vg_group_part(g, 0), a->currency) == 0)
-            sum += g->sums.cost_micro;
+            sum = vg_micro_add(sum, g->sums.cost_micro);
     }
     return sum;
 }
@@ -247,7 +247,7 @@ static int running_row(void *arg, const struct vg_ledger_row *row) {
     if (!is_wanted(&a->f, row))
         return 0;
     if (row->from_usec >= a->tally.from_usec && row->until_usec <= a->tally.until_usec)
-        a->running_micro += row->cost_micro;
+        a->running_micro = vg_micro_add(a->running_micro, row->cost_micro);
     return vg_tally_add(&a->tally, row);
 }
 

@@ -13,6 +13,7 @@
 #include "control/api.h"
 #include "control/audit.h"
 #include "control/job.h"
+#include "control/kept.h"
 #include "control/mirror.h"
 #include "control/peer.h"
 #include "control/spec-check.h"
@@ -29,14 +30,15 @@
 #define OP(name) VG__PB__ENV_REQ__OP__##name
 #define AGAIN_USEC 500000ULL
 
-enum ask_kind { ASK_CLIENT, ASK_HOLD, ASK_LINK, ASK_PIN, ASK_SILENT };
+enum ask_kind { ASK_CLIENT, ASK_HOLD, ASK_LINK, ASK_PIN, ASK_KEPT, ASK_SILENT };
 
 struct ask { /* in vg_envs.asked, by number */
     enum ask_kind kind;
     uint64_t peer; /* serial */
     uint32_t req;  /* the peer's number */
     uint64_t task;
-    char user[VG_TENANT_NAME_MAX + 1]; /* of a client's */
+    char user[VG_TENANT_NAME_MAX + 1]; /* of a client's; who keeps it */
+    Vg__Pb__EnvReq__Op op;
     char from[64];
     char note[240]; /* for the audit log, when it has been done; "": it changes nothing */
 };
@@ -94,6 +96,13 @@ static void tell(struct vg_envs *e, const struct ask *a, const Vg__Pb__Envelope 
             Vg__Pb__Envelope env = *from;
             vg_peer_send(p, a->req, false, &env);
         }
+        if (a->op == OP(REMOVE))
+            vg_kept_removed(c, a->user);
+        else if (a->op == OP(SAVE))
+            vg_kept_ask(c, a->user);
+        break;
+    case ASK_KEPT:
+        vg_kept_told(c, a->user, from->body_case == B(ENVS) ? from->envs : NULL);
         break;
     case ASK_HOLD:
         if (why)
@@ -323,6 +332,7 @@ static struct ask *ask(struct vg_envs *e, const Vg__Pb__EnvReq *m, int fd, enum 
     }
     a->kind = kind;
     a->task = m->task_id;
+    a->op = m->op;
     env.has_req = 1;
     env.req = e->last_req;
     env.body_case = B(ENV);
@@ -441,7 +451,8 @@ void vg_envs_release(struct vg_job *j) {
 static size_t asked_by(const struct vg_envs *e, const char *user) {
     size_t n = 0;
     vg_map_for_each (s, &e->asked)
-        n += strcmp(((struct ask *)s->value)->user, user) == 0;
+        n += ((struct ask *)s->value)->kind == ASK_CLIENT &&
+             strcmp(((struct ask *)s->value)->user, user) == 0;
     return n;
 }
 
@@ -459,6 +470,44 @@ static void describe(const Vg__Pb__EnvReq *m, char *out, size_t n) {
     else if (word)
         snprintf(out, n, "environment %.100s %s%.64s", m->ref ? m->ref : "", word,
                  team && m->team ? m->team : "");
+}
+
+int vg_envs_ask_kept(struct vg_control *c, const char *user) {
+    struct vg_err err = VG_ERR_INIT;
+    Vg__Pb__EnvReq m = VG__PB__ENV_REQ__INIT;
+    struct vg_envs *e = envs(c, &err);
+    m.has_op = 1;
+    m.op = OP(KEPT);
+    m.user = (char *)user;
+    struct ask *a = e ? ask(e, &m, -1, ASK_KEPT) : NULL;
+    if (!a)
+        return -EAGAIN;
+    snprintf(a->user, sizeof a->user, "%s", user);
+    return 0;
+}
+
+int vg_envs_remove(struct vg_control *c, const struct vg_env_removal *r) {
+    struct vg_err err = VG_ERR_INIT;
+    Vg__Pb__EnvReq m = VG__PB__ENV_REQ__INIT;
+    struct vg_envs *e = envs(c, &err);
+    m.has_op = 1;
+    m.op = OP(REMOVE);
+    m.user = (char *)r->user;
+    m.user_team = (char *)r->team;
+    m.ref = (char *)r->ref;
+    struct ask *a = e ? ask(e, &m, -1, ASK_CLIENT) : NULL;
+    struct vg_peer *p = a ? NULL : vg_peer_find(c, r->peer);
+    if (p)
+        vg_peer_error(p, r->req, VG_UNAVAILABLE,
+                      "the store of environments is busy: try again in a moment");
+    if (!a)
+        return -EAGAIN;
+    snprintf(a->user, sizeof a->user, "%s", r->user);
+    snprintf(a->from, sizeof a->from, "%s", r->from);
+    describe(&m, a->note, sizeof a->note);
+    a->peer = r->peer;
+    a->req = r->req;
+    return 0;
 }
 
 void vg_api_env(struct vg_call *call) {
@@ -491,6 +540,8 @@ void vg_api_env(struct vg_call *call) {
                       m.team ? m.team : "");
         return;
     }
+    if (m.op == OP(REMOVE) && vg_kept_remove(call, m.ref ? m.ref : ""))
+        return;
     if (m.stream && (vg_chan_take(&ch, call->peer, m.stream, 0, NULL, 0) < 0 ||
                      vg_chan_park(&ch, call->ctl->loop) < 0)) {
         vg_peer_error(call->peer, call->req, VG_LOST, "the request's stream cannot be had");

@@ -23,5 +23,15 @@ void vg_envs_link(struct vg_job *j);
 void vg_envs_pin(struct vg_job *j, struct vg_stream *s);
 /* It has ended. */
 void vg_envs_release(struct vg_job *j);
+/* Asks what the user keeps: vg_kept_told hears it. 0 or -errno: it does not. */
+int vg_envs_ask_kept(struct vg_control *c, const char *user);
+/* A removal that a client asked for, once what was kept is charged; the client is answered, also
+   when it fails. 0 or -errno. */
+struct vg_env_removal {
+    uint64_t peer; /* its serial */
+    uint32_t req;
+    const char *user, *team, *from, *ref; /* from: where the client is */
+};
+int vg_envs_remove(struct vg_control *c, const struct vg_env_removal *m);
 void vg_envs_stop(struct vg_control *c); /* before the loop's last turns */
 void vg_envs_done(struct vg_control *c); /* after them */

@@ -9,6 +9,7 @@
 #include "control/budget.h"
 #include "control/cost.h"
 #include "control/history.h"
+#include "control/kept.h"
 #include "control/nodes.h"
 #include "control/price.h"
 
@@ -33,6 +34,7 @@ static void stored(void *arg, int result) {
     if (result < 0 && result != -ECANCELED)
         vg_error("a row of the ledger cannot be stored: %s", strerror(-result));
     vg_cost_go_on(c);
+    vg_kept_go_on(c);
 }
 
 static void stored_for(void *arg, int result) {
@@ -359,6 +361,7 @@ void vg_ledger_running_of(const struct vg_job *j, uint64_t now_usec, vg_ledger_r
 void vg_ledger_running(struct vg_control *c, uint64_t now_usec, vg_ledger_row_cb *cb, void *arg) {
     vg_map_for_each (s, &c->jobs)
         vg_ledger_running_of(s->value, now_usec, cb, arg);
+    vg_kept_running(c, now_usec, cb, arg);
 }
 
 static int skip_row(void *arg, const struct vg_ledger_row *row) {

@@ -43,7 +43,7 @@ void vg_ledger_tick(struct vg_control *c);
    it is not told. */
 int vg_ledger_add(struct vg_control *c, struct vg_ledger_row *row, vg_store_cb *cb, void *arg);
 
-/* What is held and not written yet, as rows without a number. */
+/* What is held or kept and not written yet, as rows without a number. */
 void vg_ledger_running(struct vg_control *c, uint64_t now_usec, vg_ledger_row_cb *cb, void *arg);
 void vg_ledger_running_of(const struct vg_job *j, uint64_t now_usec, vg_ledger_row_cb *cb,
                           void *arg);

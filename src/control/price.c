@@ -8,6 +8,7 @@
 #include "control/api.h"
 #include "control/audit.h"
 #include "control/budget.h"
+#include "control/kept.h"
 #include "control/later.h"
 #include "control/ledger.h"
 
@@ -58,6 +59,7 @@ static int add(struct vg_control *c, struct vg_tariff *t, vg_store_cb *cb, void 
         vg_book_drop(&c->book, t->id);
     if (r >= 0) {
         vg_ledger_look(c);
+        vg_kept_look(c);
         vg_budgets_look(c);
     }
     return r;
@@ -231,10 +233,12 @@ static int read_price(const struct vg_control *c, const Vg__Pb__Price *p, uint64
     t->gpu_hour_micro = p->has_gpu_hour_micro ? p->gpu_hour_micro : t->gpu_hour_micro;
     t->cpu_hour_micro = p->has_cpu_hour_micro ? p->cpu_hour_micro : t->cpu_hour_micro;
     t->gib_hour_micro = p->has_gib_hour_micro ? p->gib_hour_micro : t->gib_hour_micro;
-    if (p->storage_gib_month_micro)
+    if (p->storage_gib_month_micro && (*pool || *class))
         return vg_err_set(err, VG_INVALID,
-                          "what is kept in the store of environments is not charged yet: leave "
-                          "storage_gib_month_micro out");
+                          "what is kept lies in no pool: set its price without a pool and a class");
+    t->storage_gib_month_micro = *pool || *class                  ? 0
+                                 : p->has_storage_gib_month_micro ? p->storage_gib_month_micro
+                                                                  : t->storage_gib_month_micro;
     t->idle_milli = p->has_idle_milli ? p->idle_milli : t->idle_milli;
     t->preemptible_milli = p->has_preemptible_milli ? p->preemptible_milli : t->preemptible_milli;
     t->set_usec = now;

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #define HOUR_UNIT ((vg_wide)VG_MONEY_HOUR * VG_DISCOUNT_ALL)
-#define MONTH_HOURS 730
 
 void vg_money_add(struct vg_money *m, const struct vg_money *more) {
     m->rest += more->rest;
@@ -15,13 +14,22 @@ void vg_money_add(struct vg_money *m, const struct vg_money *more) {
         m->micro = VG_MONEY_MAX;
 }
 
+int64_t vg_micro_add(int64_t a, int64_t b) {
+    int64_t sum;
+    if (__builtin_add_overflow(a, b, &sum))
+        return b > 0 ? INT64_MAX : -INT64_MAX;
+    return sum;
+}
+
 /* `an_hour` in millionths and fractions (VG_MONEY_HOLD) of one, for `usec`, times
    share / VG_DISCOUNT_ALL. The largest values (a petabyte at a million an hour, for a hundred
    years) fit: whole millionths and fractions are multiplied apart. */
 static struct vg_money for_time(vg_wide an_hour, uint64_t usec, uint32_t share) {
     vg_wide whole = an_hour / VG_MONEY_HOLD, part = an_hour % VG_MONEY_HOLD;
     vg_wide time = (vg_wide)usec * share;
-    vg_wide a = whole * time;
+    vg_wide a;
+    if (__builtin_mul_overflow(whole, time, &a))
+        return (struct vg_money){VG_MONEY_MAX, 0};
     vg_wide b = (a % HOUR_UNIT) * VG_MONEY_HOLD + part * time;
     vg_wide micro = a / HOUR_UNIT + b / VG_MONEY_UNIT;
     if (micro > VG_MONEY_MAX)
@@ -42,7 +50,9 @@ struct vg_money vg_charge(const struct vg_tariff *t, const struct vg_hold *h, ui
         return (struct vg_money){0};
     vg_wide an_hour = gpus_an_hour(t, h) +
                       (vg_wide)t->cpu_hour_micro * h->cpu_milli * (VG_MONEY_HOLD / 1000) +
-                      (vg_wide)t->gib_hour_micro * h->mem_bytes * (VG_MONEY_HOLD >> 30);
+                      (vg_wide)t->gib_hour_micro * h->mem_bytes * (VG_MONEY_HOLD >> 30) +
+                      (vg_wide)t->storage_gib_month_micro * h->kept_bytes *
+                          ((VG_MONEY_HOLD >> 30) / VG_MONTH_HOURS);
     return for_time(an_hour, usec, share_of(t, h));
 }
 
@@ -57,13 +67,6 @@ struct vg_money vg_charge_unused(const struct vg_tariff *t, const struct vg_hold
     /* The one place where two discounts meet: the second is taken of whole units. */
     uint64_t share = (uint64_t)share_of(t, h) * t->idle_milli / VG_DISCOUNT_ALL;
     return for_time(gpus_an_hour(t, h), usec, (uint32_t)share);
-}
-
-struct vg_money vg_charge_storage(const struct vg_tariff *t, uint64_t bytes, uint64_t usec) {
-    if (!t)
-        return (struct vg_money){0};
-    vg_wide a_month = (vg_wide)t->storage_gib_month_micro * bytes * (VG_MONEY_HOLD >> 30);
-    return for_time(a_month / MONTH_HOURS, usec, VG_DISCOUNT_ALL);
 }
 
 /* ------------------------------------------------------------------ pieces */

@@ -13,8 +13,9 @@
 
 typedef unsigned __int128 vg_wide;
 
-/* 1000 and 2^30 in one, microseconds of an hour, discounts. */
-#define VG_MONEY_HOLD (125ULL << 30)
+/* 1000, 2^30 and 2^30 times the hours of a month in one, microseconds of an hour, discounts. */
+#define VG_MONEY_HOLD (1125ULL << 34)
+#define VG_MONTH_HOURS 720 /* of 30 days, whatever the calendar says */
 #define VG_MONEY_HOUR (3600ULL * 1000000)
 #define VG_MONEY_UNIT ((vg_wide)VG_MONEY_HOLD * VG_MONEY_HOUR * VG_DISCOUNT_ALL)
 #define VG_MONEY_MAX ((uint64_t)1 << 62) /* more is as much as that */
@@ -29,17 +30,18 @@ struct vg_money {
 struct vg_hold {
     uint64_t gpu_milli, cpu_milli, mem_bytes;
     bool preemptible;
+    uint64_t kept_bytes; /* in the store of environments, by the month */
 };
 
 void vg_money_add(struct vg_money *m, const struct vg_money *more);
+/* a + b, or the nearest that there is: sums stay where they are rather than turn around. */
+int64_t vg_micro_add(int64_t a, int64_t b);
 /* What `usec` of it costs; a NULL tariff charges nothing. */
 struct vg_money vg_charge(const struct vg_tariff *t, const struct vg_hold *h, uint64_t usec);
 /* Of that: for GPUs. */
 struct vg_money vg_charge_gpus(const struct vg_tariff *t, const struct vg_hold *h, uint64_t usec);
 /* Of that: what would be taken off if the GPUs did nothing at all. */
 struct vg_money vg_charge_unused(const struct vg_tariff *t, const struct vg_hold *h, uint64_t usec);
-/* What keeping bytes costs; a month is 730 hours. */
-struct vg_money vg_charge_storage(const struct vg_tariff *t, uint64_t bytes, uint64_t usec);
 
 /* A part of what was held, at one price and on one day. */
 struct vg_piece {

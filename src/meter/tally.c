@@ -206,7 +206,8 @@ static void add_values(struct vg_sums *s, const struct vg_ledger_row *row, uint6
     bool back = strcmp(row->kind, "back") == 0, kept = strcmp(row->kind, "storage") == 0;
     bool held = back || strcmp(row->kind, "held") == 0;
     __int128 usec = back ? -(__int128)(b - a) : (__int128)(b - a);
-    s->cost_micro += whole ? part_of(row->cost_micro, a, b, whole) : row->cost_micro;
+    s->cost_micro = vg_micro_add(s->cost_micro,
+                                 whole ? part_of(row->cost_micro, a, b, whole) : row->cost_micro);
     if (kept)
         s->storage_bytes += usec * (__int128)row->mem_bytes;
     if (!held)

@@ -153,6 +153,16 @@ int vg_store_scan_ledger(const char *path, const struct vg_ledger_filter *f, vg_
     return r;
 }
 
+int vg_store_load_kept(struct vg_store *s, vg_ledger_row_cb *cb, void *arg) {
+    struct ledger_ctx c = {cb, arg};
+    sqlite3_stmt *q;
+    int r = store_prepare(s,
+                          COLUMNS "WHERE seq IN (SELECT max(seq) FROM ledger WHERE kind='storage' "
+                                  "GROUP BY user)",
+                          &q);
+    return r < 0 ? r : store_each(q, row_ledger, &c);
+}
+
 const char *vg_store_path(const struct vg_store *s) {
     return s->path;
 }

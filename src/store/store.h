@@ -234,6 +234,8 @@ int vg_store_load_ledger(struct vg_store *s, const struct vg_ledger_filter *f, v
 /* The same on a connection of its own, for any thread; `path` is the store's file. */
 int vg_store_scan_ledger(const char *path, const struct vg_ledger_filter *f, vg_ledger_row_cb *cb,
                          void *arg);
+/* The newest row of kind "storage" of every user who has one. */
+int vg_store_load_kept(struct vg_store *s, vg_ledger_row_cb *cb, void *arg);
 /* What its rows cost together. */
 int vg_store_task_cost(struct vg_store *s, uint64_t task, int64_t *ret);
 const char *vg_store_path(const struct vg_store *s);

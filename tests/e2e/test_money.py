@@ -2,10 +2,13 @@
 import csv
 import io
 import json
+import os
+import signal
 import sqlite3
 import time
 from fractions import Fraction
 
+import oci
 from test_chaos import Round
 from virga import WAIT_S, wait_for
 
@@ -153,3 +156,60 @@ def test_a_budget_ends_what_runs_at_its_limit(cloud):
     assert budget["spent_micro"] <= limit + WAIT_S * 1_000_000, "it was ended, not forgotten"
     assert cloud.task(cloud.out("vbatch", "true"))["state"] == "queued"
     cloud.virga("budget", "remove", "cap", check=0)
+
+
+MONTH = 30 * 86_400_000_000
+
+
+def kept(cloud, versions):
+    """The rows of what is kept: they follow each other, and come to what these versions [(created, removed or None, bytes)] cost."""
+    prices = read(cloud, "SELECT * FROM prices WHERE pool='' AND class=''")
+    rows = read(cloud, "SELECT * FROM ledger WHERE kind='storage' ORDER BY from_usec")
+    for a, b in zip(rows, rows[1:]):
+        assert a["until_usec"] <= b["from_usec"], "never twice"
+    exact = Fraction(0)
+    for created, removed, size in versions:
+        at, end = max(created, min(p["from_usec"] for p in prices)), min(removed or rows[-1]["until_usec"], rows[-1]["until_usec"])
+        while at < end:
+            price = max((p for p in prices if p["from_usec"] <= at), key=lambda p: (p["from_usec"], p["id"]))
+            until = min([end] + [p["from_usec"] for p in prices if p["from_usec"] > at])
+            exact += Fraction(price["storage_gib_month_micro"] * size * (until - at), MONTH << 30)
+            at = until
+    assert sum(r["cost_micro"] for r in rows) == exact.numerator // exact.denominator, (rows, versions)
+    return rows
+
+
+def of_kind(cloud, kind):
+    return next((r for r in cloud.json("cost", "--by", "kind")["rows"] if r["key"] == [kind]), {"cost_micro": 0})
+
+
+def test_what_is_kept_costs_until_it_is_removed_also_through_kill_9(cloud, tmp_path):
+    archive = str(tmp_path / "image.tar")
+    oci.Image([oci.layer({"big": b"x" * 3_000_000})], {}, "kept:here", False).write_archive(archive, tmp_path)
+    cloud.virga("env", "import", archive, "--name", "before", check=0)
+    refused = cloud.virga("price", "set", "-P", "cpu", "--storage-gib-month", "1")
+    assert refused.returncode != 0 and b"what is kept lies in no pool" in refused.stderr
+    cloud.virga("price", "set", "--storage-gib-month", "1000000", check=0)
+    wait_for("what was there to cost something", lambda: of_kind(cloud, "storage")["cost_micro"] > 0)
+    cloud.virga("env", "import", archive, "--name", "after", check=0)
+    cloud.virga("price", "set", "--storage-gib-month", "999999.999999", check=0)
+    there = {e["name"]: e for e in cloud.json("env", "list")}
+    old = cloud.pid("virgad")
+    os.kill(old, signal.SIGKILL)
+    wait_for("another virgad", lambda: cloud.pid("virgad") not in (0, None, old) and cloud.virga("status").returncode == 0)
+    cloud.virga("env", "rm", "before", check=0)
+    rows = read(cloud, "SELECT * FROM ledger WHERE kind='storage' ORDER BY from_usec")
+    assert rows, "written before it was removed"
+    removed = rows[-1]["until_usec"]
+    size = {n: e["bytes"] for n, e in there.items()}
+    assert size["before"] > 2_900_000
+    versions = [(there["before"]["created_usec"], removed, size["before"]), (there["after"]["created_usec"], None, size["after"])]
+    kept(cloud, versions)
+    cloud.virga("env", "rm", "after", check=0)
+    rows = kept(cloud, versions)
+    assert rows[-1]["until_usec"] > removed and rows[-1]["mem_bytes"] == size["after"], "the other one went on alone"
+    sum_of = sum(r["cost_micro"] for r in rows)
+    wait_for("nothing that costs", lambda: of_kind(cloud, "storage")["cost_micro"] == sum_of)
+    answer = of_kind(cloud, "storage")
+    assert answer["cost_micro"] == sum_of and answer["tasks"] == 0 and answer["storage_gib_msec"] >= 0
+    assert cloud.json("env", "list") == []

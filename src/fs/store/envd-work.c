@@ -297,6 +297,58 @@ static void do_collect(struct vg_work *w) {
         vg_estore_gc(s, &st, &w->err);
 }
 
+#define KEPT_MAX 200000 /* versions of one answer; the rest is added to the last */
+
+static int count_one(void *user, const char *name, const struct vg_eversion *v) {
+    (void)name, (void)v;
+    ++*(size_t *)user;
+    return 0;
+}
+
+struct keeping {
+    Vg__Pb__EnvList *list;
+    size_t room;
+};
+
+/* What a task changed goes by itself (vg_keep_expire), and is not in anybody's list. */
+static int keep_one(void *user, const char *name, const struct vg_eversion *v) {
+    struct keeping *k = user;
+    Vg__Pb__EnvList *l = k->list;
+    if (strncmp(name, VG_KEEP_PREFIX, strlen(VG_KEEP_PREFIX)) == 0)
+        return 0;
+    if (l->n_env && l->n_env >= k->room) {
+        l->env[l->n_env - 1]->bytes += v->bytes;
+        return 0;
+    }
+    Vg__Pb__EnvInfo *i = vg_alloc(sizeof(*i));
+    if (!i)
+        return -ENOMEM;
+    vg__pb__env_info__init(i);
+    i->has_created_usec = i->has_bytes = true;
+    i->created_usec = v->created_usec;
+    i->bytes = v->bytes;
+    l->env[l->n_env++] = i;
+    return 0;
+}
+
+static void do_kept(struct vg_work *w) {
+    struct vg_err why = VG_ERR_INIT;
+    size_t n = 0;
+    struct vg_estore *s = vg_envd_store(w->d, w->m->user, false, &why);
+    if (!s && why.reason != VG_NOT_FOUND) {
+        w->err = why;
+        return;
+    }
+    int r = s ? vg_eref_each(s, count_one, &n) : 0;
+    struct keeping k = {.list = vg_envlist_new(VG_MIN(n, (size_t)KEPT_MAX) + 1)};
+    k.room = VG_MIN(n, (size_t)KEPT_MAX) + 1;
+    w->list = k.list;
+    if (r >= 0)
+        r = !k.list ? -ENOMEM : s ? vg_eref_each(s, keep_one, &k) : 0;
+    if (r < 0)
+        vg_err_sys(&w->err, r, "cannot tell what is kept");
+}
+
 /* ------------------------------------------------------------------ tasks */
 
 static void hold_id(uint64_t task, char out[VG_ID_LEN + 1]) {
@@ -424,7 +476,7 @@ void vg_work_do(struct vg_work *w) {
         [VG__PB__ENV_REQ__OP__UNSHARE] = do_share,   [VG__PB__ENV_REQ__OP__COLLECT] = do_collect,
         [VG__PB__ENV_REQ__OP__HOLD] = do_hold,       [VG__PB__ENV_REQ__OP__LINK] = vg_work_link,
         [VG__PB__ENV_REQ__OP__RELEASE] = do_release, [VG__PB__ENV_REQ__OP__TASKS] = do_tasks,
-        [VG__PB__ENV_REQ__OP__PIN] = vg_work_pin,
+        [VG__PB__ENV_REQ__OP__PIN] = vg_work_pin,    [VG__PB__ENV_REQ__OP__KEPT] = do_kept,
     };
     if (!w->m) {
         if (claim(w->d, &w->err) == 0)

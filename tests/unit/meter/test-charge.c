@@ -49,8 +49,10 @@ Test(charge, discounts_are_taken_off) {
     cr_assert_eq(vg_charge_unused(&t, &h, HOUR).micro, 150000);
     h.preemptible = false;
     cr_assert_eq(vg_charge_unused(&t, &h, HOUR).micro, 300000);
-    t.storage_gib_month_micro = 730000;
-    cr_assert_eq(vg_charge_storage(&t, 10ULL << 30, HOUR).micro, 10000);
+    t.storage_gib_month_micro = 720000;
+    struct vg_hold kept = {.kept_bytes = 10ULL << 30};
+    cr_assert_eq(vg_charge(&t, &kept, HOUR).micro, 10000);
+    cr_assert_eq(vg_charge(&t, &kept, 30 * 24 * HOUR).micro, 7200000, "a month is 30 days");
 }
 
 Test(charge, the_largest_values_stay_in_bounds) {
