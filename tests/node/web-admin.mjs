@@ -20,6 +20,16 @@ async function tabTo(page, name) {
   throw new Error(`no Tab leads to '${name}', the last was '${await focused(page)}'`);
 }
 
+/** Of a list that has the focus; by the arrows, because letters that are typed slowly mean something else. */
+async function choose(page, value) {
+  await page.keyboard.press("Home");
+  for (let i = 0; i < 50; i++) {
+    if ((await page.evaluate(() => document.activeElement.selectedOptions[0]?.textContent)) === value) return;
+    await page.keyboard.press("ArrowDown");
+  }
+  throw new Error(`no arrow leads to '${value}'`);
+}
+
 /** Opens the dialog twice: Escape gives the focus back to where it was; then what is written is sent by Enter. */
 async function dialog(page, opener, fields, yes) {
   const box = page.getByRole("dialog");
@@ -35,6 +45,10 @@ async function dialog(page, opener, fields, yes) {
   await box.waitFor();
   for (const [name, value] of Object.entries(fields)) {
     await tabTo(page, name);
+    if (await page.evaluate(() => document.activeElement instanceof HTMLSelectElement)) {
+      await choose(page, value);
+      continue;
+    }
     if (await page.evaluate(() => document.activeElement instanceof HTMLInputElement)) await page.keyboard.press("Control+A");
     await page.keyboard.type(value);
   }
@@ -72,6 +86,7 @@ try {
   must(/^vgt_/.test(made), `the token is shown: ${made}`);
   await button(page, "Done").focus();
   await page.keyboard.press("Enter");
+  await page.getByText("It is shown once").waitFor({ state: "detached" });
   must(!(await page.content()).includes(made), "the token is nowhere in the page any more");
   await dialog(page, row(page, "of-nia").getByRole("button", { name: "Revoke…" }), {}, "Remove");
   await row(page, "of-nia").waitFor({ state: "detached" });
