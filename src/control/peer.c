@@ -24,6 +24,9 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
+
+#define STRANGERS_MAX 512 /* of one address, that have not said who they are */
 
 enum need {
     NEED_USER,  /* a client with a principal */
@@ -464,11 +467,27 @@ void vg_peer_accept_unix(int fd, void *ctl) {
     peer_new(ctl, fd, NULL, &who, true, 0);
 }
 
+/* Whether so many from that address have not said who they are that this one comes back later: one
+   machine must not have all connections. */
+static bool is_crowded(const struct vg_control *c, const char *from) {
+    size_t n = 0;
+    if (vg_map_len(&c->peers) < STRANGERS_MAX)
+        return false;
+    vg_map_for_each (s, &c->peers) {
+        const struct vg_peer *p = s->value;
+        n += p->kind == VG_PEER_NEW && p->conn && strcmp(p->who.from, from) == 0;
+    }
+    return n >= STRANGERS_MAX;
+}
+
 void vg_peer_accept_tls(int fd, void *ctl) {
     struct vg_control *c = ctl;
     struct vg_who who = {0};
     vg_who_from_address(fd, &who);
-    peer_new(c, fd, c->ca.tls, &who, false, 0);
+    if (is_crowded(c, who.from))
+        close(fd);
+    else
+        peer_new(c, fd, c->ca.tls, &who, false, 0);
 }
 
 int vg_peer_accept_nested(struct vg_control *c, int fd, uint64_t node) {

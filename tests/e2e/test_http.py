@@ -7,7 +7,7 @@ import subprocess
 import urllib.parse
 
 import pytest
-from virga import Cloud, rss_kib
+from virga import Cloud, rss_kib, wait_for
 
 CONFIG = """
 limits:
@@ -206,3 +206,29 @@ def test_a_certificate_of_ones_own(make_cloud, tmp_path):
     (cloud.home / "config.yaml").write_text(f"web: 127.0.0.1:0\nweb_cert: {cert}\n")
     done = cloud.virga("up")
     assert done.returncode and b"web_cert and web_key belong together" in done.stderr
+
+
+def test_one_address_does_not_have_all_connections_of_the_wire(cloud):
+    """Who does not say who he is has so many at once, and no more; everybody else is served meanwhile."""
+    host, number = cloud.json("status")["address"].rsplit(":", 1)
+    dialed = []
+    try:
+        for _ in range(700):
+            dialed.append(socket.create_connection((host, int(number)), 20))
+
+        wait_for("connections beyond the limit to be closed", lambda: sum(hung_up(s) for s in dialed) >= 700 - 520)
+        cloud.virga("status", check=0)
+        cloud.vrun("true", check=0)
+    finally:
+        for s in dialed:
+            s.close()
+
+
+def hung_up(s):
+    try:
+        s.setblocking(False)
+        return s.recv(1, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
