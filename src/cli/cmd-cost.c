@@ -14,21 +14,25 @@
 
 #define BY_MAX 4
 #define PAGE 5000
+#define ZONES_MAX 64 /* changes of the clock that are told */
+#define DAY_SEC 86400
 
 struct query {
     Vg__Pb__CostQuery q;
     char *by[BY_MAX], *words; /* owned: words */
+    char zones[ZONES_MAX * 28];
     struct vg_money_how how;
 };
 
-#define FILTERS                                                                                 \
-    {"from", 0, "TIME", "from then on: 2026-11-01, or 7d ago (default: this month)", 'f'},      \
-        {"until", 0, "TIME", "until then (default: now)", 'u'},                                 \
-        {"user", 0, "USER", "of this user", 'U'}, {"team", 0, "TEAM", "of this team", 'T'},     \
-        {"org", 0, "ORG", "of this organisation", 'O'},                                         \
-        {"project", 0, "PROJECT", "of this project", 'J'},                                      \
-        {"pool", 'P', "POOL", "of this pool", 'P'}, {"task", 0, "TASK", "of this task", 'k'}, { \
-        "output", 'o', "FORMAT", "table (default), json or csv", 'F'                            \
+#define FILTERS                                                                               \
+    {"from", 0, "TIME", "from then on: 2026-11-01, or 7d ago (default: this month)", 'f'},    \
+        {"until", 0, "TIME", "until then (default: now)", 'u'},                               \
+        {"user", 0, "USER", "of this user", 'U'}, {"team", 0, "TEAM", "of this team", 'T'},   \
+        {"org", 0, "ORG", "of this organisation", 'O'},                                       \
+        {"project", 0, "PROJECT", "of this project", 'J'},                                    \
+        {"pool", 'P', "POOL", "of this pool", 'P'}, {"task", 0, "TASK", "of this task", 'k'}, \
+        {"utc", 0, NULL, "times and days in UTC (default: where you are)", 'z'}, {            \
+        "output", 'o', "FORMAT", "table (default), json or csv", 'F'                          \
     }
 
 static const struct vg_opt cost_opts[] = {
@@ -61,6 +65,8 @@ static int take(struct vg_cmd_line *l, int id, const char *arg, struct query *q)
     char **texts[128] = {['U'] = &q->q.user,    ['T'] = &q->q.team, ['O'] = &q->q.org,
                          ['J'] = &q->q.project, ['P'] = &q->q.pool, ['k'] = &q->q.task};
     switch (id) {
+    case 'z':
+        return 0; /* in_utc */
     case 'b':
         return take_by(l, arg, q);
     case 'f':
@@ -84,19 +90,67 @@ static int take(struct vg_cmd_line *l, int id, const char *arg, struct query *q)
     }
 }
 
-/* Days begin where the person is. */
-static int32_t zone_minutes(void) {
-    time_t now = time(NULL);
-    struct tm tm;
-    localtime_r(&now, &tm);
+static int32_t zone_minutes(time_t at) {
+    struct tm tm = {0};
+    localtime_r(&at, &tm);
     return (int32_t)(tm.tm_gmtoff / 60);
+}
+
+/* Before any time is read, wherever on the line it stands. */
+static void in_utc(const struct vg_cmd_line *l) {
+    for (int i = 1; i < l->st.argc && strcmp(l->st.argv[i], "--") != 0; i++)
+        if (strcmp(l->st.argv[i], "--utc") == 0) {
+            setenv("TZ", "UTC0", 1);
+            tzset();
+        }
+}
+
+static time_t month_begins(void) {
+    time_t now = time(NULL);
+    struct tm tm = {0};
+    localtime_r(&now, &tm);
+    tm.tm_mday = 1;
+    tm.tm_hour = tm.tm_min = tm.tm_sec = 0;
+    tm.tm_isdst = -1;
+    return mktime(&tm);
+}
+
+/* The first second of from..until at whose end the clock differs from `from`'s. */
+static time_t change_between(time_t from, time_t until) {
+    int32_t zone = zone_minutes(from);
+    while (until - from > 1) {
+        time_t mid = from + (until - from) / 2;
+        if (zone_minutes(mid) == zone)
+            from = mid;
+        else
+            until = mid;
+    }
+    return until;
+}
+
+/* Days begin where the person is, also when summer time came or went in between. */
+static void say_zone(struct query *q) {
+    time_t from = (time_t)(q->q.from_usec / VG_USEC), until = time(NULL);
+    size_t n = 0, changes = 0;
+    if (q->q.until_usec)
+        until = (time_t)VG_MIN(q->q.until_usec / VG_USEC, (uint64_t)until + 366 * DAY_SEC);
+    q->q.has_zone_minutes = true;
+    q->q.zone_minutes = zone_minutes(from);
+    for (time_t at = from; at < until && changes < ZONES_MAX; at += DAY_SEC) {
+        time_t next = VG_MIN(at + DAY_SEC, until);
+        if (zone_minutes(next) == zone_minutes(at))
+            continue;
+        time_t change = change_between(at, next);
+        n += (size_t)snprintf(q->zones + n, sizeof q->zones - n, "%s%lld:%d", changes++ ? "," : "",
+                              (long long)change * (long long)VG_USEC, zone_minutes(change));
+    }
+    q->q.zone_changes = n ? q->zones : NULL;
 }
 
 static bool read_line(struct vg_cmd_line *l, struct query *q) {
     const char *arg;
     vg__pb__cost_query__init(&q->q);
-    q->q.has_zone_minutes = true;
-    q->q.zone_minutes = zone_minutes();
+    in_utc(l);
     for (int id; (id = vg_cmd_next(l, &arg)) != VG_OPT_END;) {
         if (id == VG_OPT_ERROR)
             return false;
@@ -123,6 +177,10 @@ static int ask(struct vg_cmd_line *l, bool usage) {
     struct query q = {.how.usage = usage};
     struct vg_err err = VG_ERR_INIT;
     if (read_line(l, &q)) {
+        if (!q.q.has_from_usec)
+            q.q.from_usec = (uint64_t)month_begins() * VG_USEC;
+        q.q.has_from_usec = true;
+        say_zone(&q);
         Vg__Pb__Envelope req = vg_request(COST, cost, &q.q);
         l->exit = vg_call_once(&req, on_cost, &q, &err) < 0 ? vg_cmd_fail(&err) : 0;
     }

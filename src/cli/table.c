@@ -18,7 +18,8 @@
 struct vg_table {
     const char *const *headings; /* borrowed */
     size_t n_columns, n_rows, cap;
-    char **cells; /* owned, as is each */
+    char **cells;      /* owned, as is each */
+    uint32_t optional; /* a bit for each column */
 };
 
 /* Bytes of the UTF-8 character at p, or 0 when it is broken or a control character. */
@@ -83,6 +84,11 @@ struct vg_table *vg_table_new(const char *const *headings) {
     return t;
 }
 
+void vg_table_optional(struct vg_table *t, size_t column) {
+    if (t)
+        t->optional |= 1u << column;
+}
+
 void vg_table_row(struct vg_table *t, const char *const *cells) {
     char clean[CELL_MAX];
     char **grown =
@@ -144,7 +150,9 @@ void vg_table_print(struct vg_table *t, FILE *out, unsigned width) {
     if (!width)
         width = vg_table_width(out);
     for (size_t c = 0; c < t->n_columns; c++)
-        widths[c] = width && empty(t, c) ? 0 : width_of(t, c);
+        widths[c] = (width && empty(t, c)) || (t->optional >> c & 1 && (!t->n_rows || empty(t, c)))
+                        ? 0
+                        : width_of(t, c);
     for (size_t r = 0; r <= t->n_rows; r++) {
         size_t left = width ? width : SIZE_MAX;
         for (size_t c = 0; c < t->n_columns; c++) {

@@ -10,6 +10,8 @@ struct vg_table;
 /* Headings, NULL-ended, borrowed. The last column is the one that is cut when lines are too long.
  */
 struct vg_table *vg_table_new(const char *const *headings);
+/* That column is left out where nobody has anything in it. */
+void vg_table_optional(struct vg_table *t, size_t column);
 /* Copies one row: as many strings as headings; NULL prints as "-". Out of memory drops the row. */
 void vg_table_row(struct vg_table *t, const char *const *cells);
 /* Prints and frees. width 0: the terminal's, or unlimited when `out` is none. Where the width is

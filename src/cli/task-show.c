@@ -104,15 +104,20 @@ int vg_task_exit(const Vg__Pb__TaskInfo *t) {
 }
 
 struct vg_table *vg_task_table(void) {
-    static const char *const headings[] = {"TASK", "NAME", "STATE",   "USER", "POOL",
-                                           "NODE", "TIME", "COMMAND", NULL};
-    return vg_table_new(headings);
+    static const char *const headings[] = {"TASK", "NAME", "STATE", "USER",    "POOL",
+                                           "NODE", "TIME", "COST",  "COMMAND", NULL};
+    struct vg_table *t = vg_table_new(headings);
+    vg_table_optional(t, 7); /* where nothing has a price */
+    return t;
 }
 
 void vg_task_row(struct vg_table *table, const Vg__Pb__TaskInfo *t) {
-    char id[VG_ID_LEN + 1], state[64], time[32], command[512];
+    char id[VG_ID_LEN + 1], state[64], time[32], cost[64], amount[40], command[512];
     vg_id_format(t->id, id);
     id[VG_TASK_SHORT_ID] = 0;
+    snprintf(cost, sizeof(cost), "%s %s",
+             vg_micro_text((int64_t)t->cost_micro, amount, sizeof(amount)),
+             t->currency ? t->currency : "");
     const char *cells[] = {id,
                            t->name,
                            vg_task_state(t, state, sizeof(state)),
@@ -120,6 +125,7 @@ void vg_task_row(struct vg_table *table, const Vg__Pb__TaskInfo *t) {
                            t->pool,
                            t->node,
                            vg_task_time(t, time, sizeof(time)),
+                           t->has_cost_micro ? cost : NULL,
                            vg_task_command(t, command, sizeof(command))};
     vg_table_row(table, cells);
 }

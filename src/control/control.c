@@ -383,6 +383,7 @@ void vg_control_done(struct vg_control *c) {
     vg_book_done(&c->book);
     vg_budgets_done(c);
     vg_kept_done(c);
+    vg_group_costs_done(c);
     vg_cost_done(c);
     vg_tenants_done(&c->tenants);
     vg_authority_close(&c->ca);

@@ -39,6 +39,7 @@ struct vg_control {
     struct vg_list searches; /* task-search.c's */
     uint32_t list_steps; /* thousands of the store's that a list may take here: some milliseconds */
     struct vg_budgets *budgets; /* owned; NULL: there are none */
+    struct vg_map group_costs;  /* group -> struct vg_group_cost of job-info.c, owned */
     struct vg_kept *kept;       /* owned; NULL: nothing that is kept costs anything */
     struct vg_timer *wake;      /* when the scheduler wants to be asked again ... */
     uint64_t wake_usec;         /* ... wall time */

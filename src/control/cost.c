@@ -172,6 +172,9 @@ static int read_times(const Vg__Pb__CostQuery *q, struct vg_ask *a, struct vg_er
     if (q->has_zone_minutes && (q->zone_minutes < -1440 || q->zone_minutes > 1440))
         return vg_err_set(err, VG_INVALID, "zone_minutes is at most a day");
     a->tally.zone_usec = (int64_t)q->zone_minutes * 60 * 1000000;
+    int r = vg_tally_zones(&a->tally, q->zone_changes ? q->zone_changes : "", err);
+    if (r < 0)
+        return r;
     a->tally.from_usec = q->has_from_usec ? q->from_usec
                          : a->pages       ? 0
                                           : month_begins(now, a->tally.zone_usec);

@@ -1,4 +1,5 @@
 /* A task for people: what lists, answers and watchers are sent of it. */
+#include "base/mem.h"
 #include "base/util.h"
 #include "control/job.h"
 #include "control/ledger.h"
@@ -7,6 +8,7 @@
 #include "control/price.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void info_of_progress(const struct vg_progress *p, Vg__Pb__Progress *ret) {
@@ -82,16 +84,78 @@ static void info_of_batch(const struct vg_task *t, struct vg_task_info *ret) {
     pb->secret = ret->secret;
 }
 
-/* What it has cost until now. A group's members have costs of their own. */
+/* A group costs what its members do. Of those that are over the store knows it; the sum is kept for
+   a while, because heads are told of often and may have thousands of members. */
+#define GROUP_COST_USEC VG_USEC
+#define GROUP_COSTS_MAX 10000
+
+struct vg_group_cost {
+    int64_t micro;
+    uint64_t at_usec; /* UINT64_MAX: nothing more will come */
+};
+
+struct adding {
+    struct vg_control *c;
+    int64_t sum;
+};
+
+static int add_member(void *arg, uint64_t task, int64_t micro) {
+    struct adding *a = arg;
+    if (!vg_job_get(a->c, task)) /* who is in memory speaks for himself */
+        a->sum = vg_micro_add(a->sum, micro);
+    return 0;
+}
+
+void vg_group_costs_done(struct vg_control *c) {
+    vg_map_for_each (s, &c->group_costs)
+        free(s->value);
+    vg_map_done(&c->group_costs);
+    c->group_costs = (struct vg_map){0};
+}
+
+static int group_cost(struct vg_control *c, const struct vg_task *t, int64_t *ret) {
+    const struct vg_job *j = vg_job_get(c, t->id);
+    uint64_t now = vg_wall_usec();
+    struct vg_group_cost *g = vg_map_get_u64(&c->group_costs, t->id);
+    struct adding a = {.c = c};
+    if (g &&
+        (g->at_usec == UINT64_MAX || (now >= g->at_usec && now - g->at_usec < GROUP_COST_USEC))) {
+        *ret = g->micro;
+        return 0;
+    }
+    int r = vg_store_folded_costs(c->store, t->id, add_member, &a);
+    if (r < 0)
+        return r;
+    if (j && j->head)
+        vg_list_for_each (it, &j->head->under) {
+            const struct vg_job *m = vg_list_entry(it, struct vg_job, sibling);
+            a.sum = vg_micro_add(a.sum, m->task->group == t->id ? vg_ledger_spent(m, now) : 0);
+        }
+    *ret = a.sum;
+    if (!g && vg_map_len(&c->group_costs) >= GROUP_COSTS_MAX)
+        vg_group_costs_done(c);
+    if (!g && (g = vg_alloc(sizeof *g)) && vg_map_put_u64(&c->group_costs, t->id, g) < 0) {
+        free(g);
+        return 0;
+    }
+    if (g)
+        *g = (struct vg_group_cost){a.sum, j ? now : UINT64_MAX};
+    return 0;
+}
+
+/* What it has cost until now. */
 static void info_of_cost(struct vg_control *c, const struct vg_task *t, Vg__Pb__TaskInfo *pb) {
     const struct vg_team *team = vg_tenants_team(&c->tenants, t->team);
     const struct vg_job *j = vg_job_get(c, t->id);
     int64_t cost = 0;
     pb->project = (char *)vg_ledger_project(t->spec);
     pb->org = team ? team->org : NULL;
-    if (!vg_prices_any(c) || vg_task_is_group(t) || !t->attempt.number)
+    if (!vg_prices_any(c) || (!vg_task_is_group(t) && !t->attempt.number))
         return;
-    if (j)
+    if (vg_task_is_group(t)) {
+        if (group_cost(c, t, &cost) < 0)
+            return;
+    } else if (j)
         cost = vg_ledger_spent(j, vg_wall_usec());
     else if (vg_store_task_cost(c->store, t->id, &cost) < 0)
         return;

@@ -177,6 +177,8 @@ uint64_t vg_job_grace_usec(const struct vg_job *j);
 
 /* A task for people. `ret` borrows from `t`. */
 #define VG_INFO_AFTER 16
+/* Forgets what groups cost. */
+void vg_group_costs_done(struct vg_control *c);
 struct vg_task_info {
     Vg__Pb__TaskInfo pb;
     Vg__Pb__Resources want;

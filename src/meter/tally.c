@@ -60,8 +60,51 @@ void vg_tally_done(struct vg_tally *t) {
 
 /* ------------------------------------------------------------------ keys */
 
+static int64_t zone_at(const struct vg_tally *t, uint64_t usec) {
+    int64_t zone = t->zone_usec;
+    for (size_t i = 0; i < t->n_zones && t->zone[i].from_usec <= usec; i++)
+        zone = t->zone[i].usec;
+    return zone;
+}
+
+/* When the next day begins. Where clocks change at midnight itself, with the change. */
+static uint64_t next_day(const struct vg_tally *t, uint64_t at) {
+    int64_t day = (int64_t)VG_DAY_USEC, zone = zone_at(t, at);
+    int64_t local = (int64_t)at + zone;
+    int64_t begins = local - (local % day + day) % day + day; /* by its own clock */
+    for (size_t i = 0; i < t->n_zones; i++) {
+        int64_t change = (int64_t)t->zone[i].from_usec;
+        if (change <= (int64_t)at)
+            continue;
+        if (begins - zone <= change)
+            break;
+        zone = t->zone[i].usec;
+        if (begins - zone <= change)
+            return (uint64_t)change;
+    }
+    return (uint64_t)(begins - zone);
+}
+
+int vg_tally_zones(struct vg_tally *t, const char *text, struct vg_err *err) {
+    for (const char *s = text; *s;) {
+        unsigned long long from;
+        int minutes, used = 0;
+        if (t->n_zones == VG_TALLY_ZONES_MAX || *s < '0' || *s > '9' ||
+            sscanf(s, "%18llu:%5d%n", &from, &minutes, &used) != 2 || !used ||
+            (s[used] && s[used] != ',') || minutes < -1440 || minutes > 1440 ||
+            (t->n_zones && t->zone[t->n_zones - 1].from_usec >= from))
+            return vg_err_set(err, VG_INVALID,
+                              "zone_changes is USEC:MINUTES,... in the order of time, at most %d",
+                              VG_TALLY_ZONES_MAX);
+        t->zone[t->n_zones].from_usec = from;
+        t->zone[t->n_zones++].usec = minutes * 60000000LL;
+        s += used + (s[used] == ',');
+    }
+    return 0;
+}
+
 static void date_text(struct vg_tally *t, uint64_t usec, bool month, char *out, size_t n) {
-    time_t local = (time_t)(((int64_t)usec + t->zone_usec) / 1000000);
+    time_t local = (time_t)(((int64_t)usec + zone_at(t, usec)) / 1000000);
     int64_t day = local / 86400 + 1;
     struct tm tm;
     if (day != t->date_day) { /* rows come in the order of time, mostly */
@@ -272,9 +315,7 @@ int vg_tally_add(struct vg_tally *t, const struct vg_ledger_row *row) {
     if (!whole ? row->from_usec < t->from_usec || row->from_usec >= t->until_usec : from >= until)
         return 0;
     for (uint64_t at = from; r >= 0;) {
-        int64_t local = (int64_t)at + t->zone_usec;
-        uint64_t midnight = at + VG_DAY_USEC - (uint64_t)(local % (int64_t)VG_DAY_USEC);
-        uint64_t end = days ? VG_MIN(midnight, until) : until;
+        uint64_t end = days ? VG_MIN(next_day(t, at), until) : until;
         struct vg_group *g = group_of(t, row, at, &r);
         if (g) {
             add_values(&g->sums, row, at - row->from_usec, VG_MAX(end, at) - row->from_usec, whole);

@@ -14,6 +14,7 @@
 #define VG_TALLY_TASKS_MAX 4000000        /* beyond these tasks are not counted any more */
 #define VG_TALLY_HOURS_MAX (24 * 366 * 5) /* beyond these nobody looks for the busiest hour */
 #define VG_TALLY_KEY_MAX 300
+#define VG_TALLY_ZONES_MAX 64 /* changes of where days begin: two a year */
 
 enum vg_tally_by {
     VG_BY_USER,
@@ -51,7 +52,12 @@ struct vg_tally {
     char label[VG_TALLY_BY_MAX][64];
     size_t n_by;
     uint64_t from_usec, until_usec;
-    int64_t zone_usec;    /* east of UTC: where days begin */
+    int64_t zone_usec; /* east of UTC: where days begin ... */
+    struct {
+        uint64_t from_usec;
+        int64_t usec;
+    } zone[VG_TALLY_ZONES_MAX]; /* ... and from then on; in the order of time */
+    size_t n_zones;
     const char *currency; /* of rows that have none; borrowed */
     struct vg_map groups; /* key (hex text) -> struct vg_group, owned */
     struct vg_map seen;   /* group and task -> itself */
@@ -63,6 +69,8 @@ struct vg_tally {
 
 /* "team", "label:exp". INVALID with a sentence. */
 int vg_tally_by(struct vg_tally *t, const char *word, struct vg_err *err);
+/* "USEC:MINUTES,...": from when on days begin so far east of UTC. INVALID with a sentence. */
+int vg_tally_zones(struct vg_tally *t, const char *text, struct vg_err *err);
 void vg_tally_done(struct vg_tally *t);
 /* 0 or -ENOMEM. */
 int vg_tally_add(struct vg_tally *t, const struct vg_ledger_row *row);

@@ -189,6 +189,36 @@ static int row_last(void *ctx, sqlite3_stmt *q) {
     return 0;
 }
 
+struct folded_ctx {
+    int (*cb)(void *arg, uint64_t task, int64_t micro);
+    void *arg;
+};
+
+static int row_folded_cost(void *ctx, sqlite3_stmt *q) {
+    const struct folded_ctx *c = ctx;
+    uint64_t task = 0;
+    return vg_id_parse((const char *)sqlite3_column_text(q, 0), &task) < 0
+               ? 0
+               : c->cb(c->arg, task, sqlite3_column_int64(q, 1));
+}
+
+int vg_store_folded_costs(struct vg_store *s, uint64_t fold,
+                          int (*cb)(void *arg, uint64_t task, int64_t micro), void *arg) {
+    struct folded_ctx c = {cb, arg};
+    char id[VG_ID_LEN + 1];
+    sqlite3_stmt *q;
+    int r =
+        store_prepare(s,
+                      "SELECT t.id,sum(l.cost_micro) FROM tasks t JOIN ledger l ON l.task=t.id "
+                      "WHERE t.fold=? AND t.fold<>'' AND t.ended=1 AND l.task<>'' GROUP BY t.id",
+                      &q);
+    if (r < 0)
+        return r;
+    vg_id_format(fold, id);
+    sqlite3_bind_text(q, 1, id, -1, SQLITE_STATIC);
+    return store_each(q, row_folded_cost, &c);
+}
+
 int vg_store_last_ledger(struct vg_store *s, uint64_t *ret) {
     sqlite3_stmt *q;
     *ret = 0;

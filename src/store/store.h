@@ -238,6 +238,9 @@ int vg_store_scan_ledger(const char *path, const struct vg_ledger_filter *f, vg_
 int vg_store_load_kept(struct vg_store *s, vg_ledger_row_cb *cb, void *arg);
 /* What its rows cost together. */
 int vg_store_task_cost(struct vg_store *s, uint64_t task, int64_t *ret);
+/* The same of each task folded under that one that has ended and cost something. */
+int vg_store_folded_costs(struct vg_store *s, uint64_t fold,
+                          int (*cb)(void *arg, uint64_t task, int64_t micro), void *arg);
 const char *vg_store_path(const struct vg_store *s);
 /* The newest row's number; 0: there is none. */
 int vg_store_last_ledger(struct vg_store *s, uint64_t *ret);

@@ -236,7 +236,8 @@ TAKEN(price_query, "PriceQuery", price_query, MAYBE("history"));
 #define COST_FILTER                                                                          \
     MOST("from_usec", WHEN_MAX), MOST("until_usec", WHEN_MAX), PLAIN("user"), PLAIN("team"), \
         PLAIN("org"), PLAIN("pool"), PLAIN("project"), PLAIN("task"), MAYBE("limit")
-TAKEN(cost_query, "CostQuery", cost_query, PLAIN("by"), COST_FILTER, MAYBE("zone_minutes"));
+TAKEN(cost_query, "CostQuery", cost_query, PLAIN("by"), COST_FILTER, MAYBE("zone_minutes"),
+      PLAIN("zone_changes"));
 TAKEN(ledger_query, "LedgerQuery", cost_query, COST_FILTER, PLAIN("before"));
 TAKEN(credit, "Credit", credit_add, PLAIN("user"), PLAIN("team"), PLAIN("project"),
       {.name = "amount_micro", .kind = VG_VIEW_MAYBE, .flags = VG_VIEW_NEED},

@@ -10,6 +10,7 @@ from fractions import Fraction
 
 import oci
 from test_chaos import Round
+from test_hooks import Server, documented_verify, set_hook
 from virga import WAIT_S, wait_for
 
 CONFIG = """
@@ -156,6 +157,60 @@ def test_a_budget_ends_what_runs_at_its_limit(cloud):
     assert budget["spent_micro"] <= limit + WAIT_S * 1_000_000, "it was ended, not forgotten"
     assert cloud.task(cloud.out("vbatch", "true"))["state"] == "queued"
     cloud.virga("budget", "remove", "cap", check=0)
+
+
+def test_a_group_costs_what_its_members_do(cloud):
+    group = cloud.out("vbatch", "-N", "3", "-n", "three", "sleep", "0.2")
+    cloud.wait_state(group, "succeeded")
+
+    def sums():
+        rows = read(cloud, f"SELECT sum(l.cost_micro) AS cost FROM ledger l JOIN tasks t ON t.id=l.task WHERE t.fold='{group}'")
+        return cloud.task(group).get("cost_micro"), rows[0]["cost"]
+
+    cost, _ = wait_for("all of it to be stored", lambda: (s := sums()) and s[0] == s[1] and s)
+    assert cost > 0
+    listed = cloud.virga("task", "list", "--all", check=0).stdout.splitlines()
+    assert b"COST" in listed[0] and any(b"three" in line and b" EUR " in line for line in listed)
+    assert b"cost      " in cloud.virga("task", "get", group, check=0).stdout
+
+
+def test_a_listener_hears_of_a_level_and_of_the_limit(cloud):
+    server, verify = Server(), documented_verify()
+    me = cloud.json("user", "me")["user"]
+    secret = set_hook(cloud, "purse", server.url + "/purse", "budget.warned,budget.capped")
+    cloud.virga("budget", "set", "purse", "--scope", f"user:{me}", "--limit", "10", "--warn", "50", "--period", "once", "--policy", "queue", check=0)
+    for amount, name, n in (("-6", "budget.warned", 1), ("-5", "budget.capped", 2)):
+        cloud.virga("cost", "credit", "--user", me, "--amount", amount, "--why", "a test of the budget", check=0)
+        headers, event = server.take("/purse", n)[n - 1]
+        assert event["event"] == name, event
+        assert "purse" in json.dumps(event)
+    for _, headers, body in server.requests:
+        assert verify(secret, headers["Virga-Signature"], body) and not verify(secret, headers["Virga-Signature"], body + b" ")
+    cloud.virga("budget", "remove", "purse", check=0)
+    cloud.virga("hook", "remove", "purse", check=0)
+    server.close()
+
+
+def test_gpus_that_do_nothing_cost_less_and_what_is_saved_is_told(make_cloud):
+    cloud = make_cloud("""
+currency: EUR
+heartbeat: 500ms
+pools:
+- name: default
+  price: {gpu_hour: 3600, idle_discount: 50}
+""")
+    cloud.up("--gpus", "fake:1")
+    wait_for("the card", lambda: [g["state"] for g in cloud.json("gpu", "list")] == ["free"])
+    task = cloud.out("vbatch", "--gpus", "1", "sleep", "4")
+    cloud.wait_state(task, "succeeded")
+    rows = wait_for("what is taken off", lambda: (r := read(cloud, f"SELECT * FROM ledger WHERE task='{task}' ORDER BY part")) and r[-1]["kind"] == "unused" and r)
+    held = [r for r in rows if r["kind"] == "held"]
+    whole = sum(r["until_usec"] - r["from_usec"] for r in held)
+    idle = min(sum(r["gpu_unused_usec"] for r in held), whole)
+    assert sum(r["cost_micro"] for r in held) == whole and 0 < idle <= whole, "a millionth a microsecond"
+    assert rows[-1]["cost_micro"] == -(whole // 2 * idle // whole)
+    told = cloud.virga("cost", "--from", "1h", check=0).stdout
+    assert b"1 GPU held around the clock would have cost 36" in told and b"%) saved" in told, told
 
 
 MONTH = 30 * 86_400_000_000

@@ -53,6 +53,44 @@ Test(tally, days_divide_a_row_and_add_up_to_it) {
     vg_tally_done(&t);
 }
 
+/* Where clocks are put back an hour at 01:00 UTC: that day has 25 hours, and none begins wrongly.
+ */
+Test(tally, days_begin_where_people_are_also_when_clocks_change) {
+    struct vg_err err = VG_ERR_INIT;
+    struct vg_tally t = tally("day", 0, DAY0 + 9 * VG_DAY_USEC);
+    char text[64];
+    size_t n;
+    snprintf(text, sizeof text, "%llu:60", (unsigned long long)(DAY0 + HOUR));
+    t.zone_usec = 2 * (int64_t)HOUR;
+    cr_assert_eq(vg_tally_zones(&t, text, &err), 0, "%s", err.msg);
+    struct vg_ledger_row r = row(DAY0 - 4 * HOUR, DAY0 + 30 * HOUR, 34);
+    cr_assert_eq(vg_tally_add(&t, &r), 0);
+    struct vg_group **g = vg_tally_sorted(&t, &n);
+    cr_assert_eq(n, 3);
+    cr_assert_eq(g[0]->sums.cost_micro, 2, "until 22:00 UTC");
+    cr_assert_eq(g[1]->sums.cost_micro, 25);
+    cr_assert_eq(g[2]->sums.cost_micro, 7, "from 23:00 UTC");
+    cr_assert_str_lt(vg_group_part(g[0], 0), vg_group_part(g[1], 0));
+    free(g);
+    vg_tally_done(&t);
+}
+
+Test(tally, changes_of_the_clock_are_checked) {
+    static const char *const wrong[] = {"x",       "1",        "1:",   "1:60x", "1:1441",
+                                        "2:0,1:0", "1:0,,2:0", "-1:0", " 1:0"};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        struct vg_tally t = {0};
+        struct vg_err err = VG_ERR_INIT;
+        cr_assert_lt(vg_tally_zones(&t, wrong[i], &err), 0, "%s", wrong[i]);
+    }
+    char many[VG_TALLY_ZONES_MAX * 8] = "";
+    for (int i = 0; i <= VG_TALLY_ZONES_MAX; i++)
+        snprintf(many + strlen(many), sizeof many - strlen(many), "%s%d:0", i ? "," : "", i);
+    struct vg_tally t = {0};
+    struct vg_err err = VG_ERR_INIT;
+    cr_assert_lt(vg_tally_zones(&t, many, &err), 0, "one too many");
+}
+
 static void one_peak(void *arg, const char *pool, const char *class, uint64_t gpu_milli) {
     cr_assert_str_eq(pool, "p");
     cr_assert_str_eq(class, "c");
