@@ -4,7 +4,7 @@ import sqlite3
 import time
 
 import pytest
-from virga import ROOT, Cloud
+from virga import ROOT, Cloud, wait_for
 
 LATER_USEC = 4_102_444_800 * 10**6  # the year 2100: nothing of it begins while this runs
 
@@ -44,6 +44,6 @@ def test_a_database_of_an_older_release_is_brought_up_to_date(cloud):
     cloud.virga("audit", "verify", check=0)
     assert cloud.json("cost")["total"]["cost_micro"] == 0  # what ran before there were prices is free
     assert cloud.out("vrun", "echo", "on we go") == "on we go"
-    assert cloud.json("cost")["total"]["cost_micro"] > 0
+    wait_for("what runs now to be charged", lambda: cloud.json("cost")["total"]["cost_micro"] > 0)
     cloud.virga("task", "cancel", "later", check=0)
     cloud.wait_state("later", "cancelled")
