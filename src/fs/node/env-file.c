@@ -209,6 +209,7 @@ static void choose_mode(struct vg_env *e, struct env_node *n, struct env_open *o
         return;
     }
     f->n_cached++;
+    o->cached = true;
 }
 
 static void close_open(struct vg_env *e, struct env_open *o) {

@@ -231,6 +231,23 @@ Test(env, shows_the_same_files_as_the_machine, .timeout = 60) {
     teardown(&w);
 }
 
+/* What was not whole when it was opened first is read without us once it is, and was closed. */
+Test(env, a_file_that_has_come_whole_becomes_passthrough, .timeout = 60) {
+    struct world w;
+    vg_auto_free char *big = big_bytes(BIG);
+    setup(&w, false, 0);
+    assert_file(&w, "usr/hello", "hello, world\n", 13);
+    json_int_t before = counter(&w, "passthrough");
+    if (before == 0)
+        cr_log_warn("this kernel has no passthrough");
+    assert_file(&w, "usr/lib/big", big, BIG);
+    for (int i = 0; before && counter(&w, "passthrough") == before; i++) {
+        cr_assert_lt(i, 10000); /* the kernel tells of a close when it likes */
+        assert_file(&w, "usr/lib/big", big, BIG);
+    }
+    teardown(&w);
+}
+
 Test(env, without_passthrough_the_same, .timeout = 60) {
     struct world w;
     same_tree(&w, true);
