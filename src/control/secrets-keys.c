@@ -20,6 +20,8 @@
 #include <string.h>
 #include <sys/prctl.h>
 
+#define COMMAND_USEC (20 * VG_USEC)
+
 #define BATCH 64 /* rows of a rotation on their way to the store */
 
 enum what { READ, GROW, SHRINK };
@@ -72,7 +74,7 @@ static struct job *job_new(struct vg_control *c, enum what what) {
 /* Blocking: on a worker thread, or before the loop turns. */
 static int read_keys(struct job *j) {
     if (j->command)
-        return vg_ring_read_command(j->command, &j->ring, &j->err);
+        return vg_ring_read_command(j->command, COMMAND_USEC, &j->ring, &j->err);
     int r = vg_ring_read_file(j->path, &j->ring, &j->err);
     if (r < 0 && j->err.reason == VG_NOT_FOUND && j->make) {
         j->err = (struct vg_err)VG_ERR_INIT;

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "base/util.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,7 +22,6 @@
 #define NONCE crypto_aead_xchacha20poly1305_ietf_NPUBBYTES
 #define TAG crypto_aead_xchacha20poly1305_ietf_ABYTES
 #define TEXT_MAX 16384 /* of a file or a command's output */
-#define COMMAND_USEC (20 * VG_USEC)
 
 _Static_assert(NONCE + TAG == VG_SEAL_EXTRA && KEY + VG_SEAL_EXTRA == VG_SEAL_WRAPPED, "sizes");
 
@@ -190,7 +191,8 @@ static int spawn(char *const *argv, int out, pid_t *ret) {
     sigfillset(&all);
     posix_spawn_file_actions_init(&fa);
     posix_spawnattr_init(&at);
-    posix_spawnattr_setflags(&at, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    posix_spawnattr_setflags(&at, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF |
+                                      POSIX_SPAWN_SETPGROUP); /* 0: its own */
     posix_spawnattr_setsigmask(&at, &none);
     posix_spawnattr_setsigdefault(&at, &all);
     int e = posix_spawn_file_actions_addopen(&fa, 0, "/dev/null", O_RDONLY, 0);
@@ -204,8 +206,7 @@ static int spawn(char *const *argv, int out, pid_t *ret) {
 }
 
 /* Until its end, the limit, or the time is over; how much, or -errno. */
-static ssize_t drain(int fd, char *text) {
-    uint64_t until = vg_now_usec() + COMMAND_USEC;
+static ssize_t drain(int fd, uint64_t until, char *text) {
     size_t n = 0;
     for (;;) {
         uint64_t now = vg_now_usec();
@@ -226,7 +227,29 @@ static ssize_t drain(int fd, char *text) {
     }
 }
 
-int vg_ring_read_command(char *const *argv, struct vg_ring **ret, struct vg_err *err) {
+/* Its end is part of its answer: one that closes its output and lives on gave none. */
+static int reap(pid_t pid, uint64_t until, int *status) {
+    vg_auto_fd int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    int r = fd < 0 ? -errno : 0, k = 0;
+    while (fd >= 0 && k <= 0 && r == 0) {
+        uint64_t now = vg_now_usec();
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        k = now >= until ? 0 : poll(&p, 1, (int)((until - now) / 1000) + 1);
+        if (k == 0)
+            r = -ETIMEDOUT;
+        else if (k < 0 && errno != EINTR)
+            r = -errno;
+    }
+    if (r < 0)
+        kill(-pid, SIGKILL);
+    while (waitpid(pid, status, 0) < 0 && errno == EINTR)
+        continue;
+    return r;
+}
+
+int vg_ring_read_command(char *const *argv, uint64_t most_usec, struct vg_ring **ret,
+                         struct vg_err *err) {
+    uint64_t until = vg_now_usec() + most_usec;
     int p[2], status = 0;
     pid_t pid = 0;
     char *text = vg_hidden_alloc(TEXT_MAX);
@@ -242,11 +265,10 @@ int vg_ring_read_command(char *const *argv, struct vg_ring **ret, struct vg_err 
     if (r < 0) {
         vg_err_sys(err, r, "cannot run '%.200s' (secrets.key_command)", argv[0]);
     } else {
-        ssize_t n = drain(p[0], text);
-        if (n < 0)
-            kill(pid, SIGKILL);
-        while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-            continue;
+        ssize_t n = drain(p[0], until, text);
+        int end = reap(pid, n < 0 ? 0 : until, &status);
+        if (n >= 0 && end < 0)
+            n = end;
         if (n < 0)
             r = vg_err_sys(err, (int)n, "'%.200s' (secrets.key_command) gave no master key",
                            argv[0]);

@@ -36,8 +36,10 @@ int vg_ring_parse(const char *text, size_t len, const char *from, struct vg_ring
 
 /* Blocking. The file must be nobody else's (0600). -ENOENT with a sentence when there is none. */
 int vg_ring_read_file(const char *path, struct vg_ring **ret, struct vg_err *err);
-/* Blocking. Runs argv without a shell and reads its standard output, at most 20 seconds. */
-int vg_ring_read_command(char *const *argv, struct vg_ring **ret, struct vg_err *err);
+/* Blocking. Runs argv without a shell and reads its standard output until it has ended; whoever
+   takes longer is killed with all it has started. */
+int vg_ring_read_command(char *const *argv, uint64_t most_usec, struct vg_ring **ret,
+                         struct vg_err *err);
 /* Blocking. Writes `old` (may be NULL) with a new key at its end, durably, and gives that. */
 int vg_ring_grow_file(const char *path, const struct vg_ring *old, struct vg_ring **ret,
                       struct vg_err *err);

@@ -3,12 +3,14 @@
 #include "control/secrets-ring.h"
 #include "world.h"
 
+#include <errno.h>
 #include <sodium.h>
 #include <sqlite3.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define KEY_A "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
@@ -69,13 +71,25 @@ Test(ring, a_command_gives_keys_without_a_shell) {
          *missing[] = {"/nonexistent/keys", NULL}, *shell[] = {"echo", "$HOME", NULL};
     struct vg_ring *r = NULL;
     struct vg_err err = VG_ERR_INIT;
-    cr_assert_eq(vg_ring_read_command(good, &r, &err), 0, "%s", err.msg);
+    cr_assert_eq(vg_ring_read_command(good, 60 * VG_USEC, &r, &err), 0, "%s", err.msg);
     cr_assert_eq(vg_ring_len(r), 1);
     vg_ring_free(r);
-    cr_assert_lt(vg_ring_read_command(fails, &r, &err), 0);
+    cr_assert_lt(vg_ring_read_command(fails, 60 * VG_USEC, &r, &err), 0);
     cr_assert(strstr(err.msg, "status 1"), "%s", err.msg);
-    cr_assert_lt(vg_ring_read_command(missing, &r, &err), 0);
-    cr_assert_lt(vg_ring_read_command(shell, &r, &err), 0);
+    cr_assert_lt(vg_ring_read_command(missing, 60 * VG_USEC, &r, &err), 0);
+    cr_assert_lt(vg_ring_read_command(shell, 60 * VG_USEC, &r, &err), 0);
+}
+
+Test(ring, a_command_that_does_not_end_is_ended) {
+    char *silent[] = {"sleep", "1000", NULL},
+         *lives_on[] = {"sh", "-c", "exec >&-; sleep 1000", NULL};
+    struct vg_ring *r = NULL;
+    struct vg_err err = VG_ERR_INIT;
+    cr_assert_lt(vg_ring_read_command(silent, VG_USEC / 10, &r, &err), 0);
+    cr_assert_lt(vg_ring_read_command(lives_on, VG_USEC / 10, &r, &err), 0);
+    cr_assert(strstr(err.msg, "gave no master key"), "%s", err.msg);
+    errno = 0;
+    cr_assert(waitpid(-1, NULL, WNOHANG) < 0 && errno == ECHILD, "both are gone");
 }
 
 struct sealed {
