@@ -163,3 +163,21 @@ export function parseMoney(text: string): number | null {
   const m = /^(\d{1,10})(?:\.(\d{1,6}))?$/.exec(t);
   return m ? Number(m[1]) * 1e6 + Number((m[2] ?? "").padEnd(6, "0")) : null;
 }
+
+// Where days begin for whoever looks: minutes east of UTC at `from`, and each change of the clocks since, for GET /cost.
+export function zone(from: number, until = Date.now() * 1000): { zone_minutes: number; zone_changes?: string } {
+  const east = (usec: number) => 0 - new Date(usec / 1000).getTimezoneOffset();
+  const day = 86400e6;
+  const changes: string[] = [];
+  for (let at = from; at < until && changes.length < 64; at += day) {
+    let before = at, after = Math.min(at + day, until);
+    if (east(before) === east(after)) continue;
+    while (after - before > 1e6) {
+      const middle = before + Math.floor((after - before) / 2e6) * 1e6;
+      if (middle <= before) break;
+      if (east(middle) === east(before)) before = middle; else after = middle;
+    }
+    changes.push(`${after}:${east(after)}`);
+  }
+  return changes.length ? { zone_minutes: east(from), zone_changes: changes.join(",") } : { zone_minutes: east(from) };
+}

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { commandLine, duration, money, needsShell, parseDuration, parseMoney, parseSize, resources, size, words } from "../src/format";
+import { commandLine, duration, money, needsShell, parseDuration, parseMoney, parseSize, resources, size, words, zone } from "../src/format";
 
 test("sizes, times and money have few digits and a unit", () => {
   assert.equal(size(0), "0 B");
@@ -41,4 +41,14 @@ test("a command survives being written as a line and read again", () => {
 test("only a line with a shell's own characters needs a shell", () => {
   for (const line of ["a | b", "a > b", "a $HOME", "X=1 a", "a; b", "ls *.py"]) assert.equal(needsShell(line), true, line);
   for (const line of ["python3 train.py --lr=0.1", "echo 'a | b'"]) assert.equal(needsShell(line), false, line);
+});
+
+test("days keep to the clocks of whoever looks, also when those were changed", () => {
+  process.env.TZ = "Europe/Berlin";
+  const usec = (text: string) => Date.parse(text) * 1000;
+  assert.deepEqual(zone(usec("2026-07-01T00:00:00+02:00"), usec("2026-07-20T12:00:00Z")), { zone_minutes: 120 });
+  assert.deepEqual(zone(usec("2026-10-20T00:00:00+02:00"), usec("2026-11-02T12:00:00Z")), { zone_minutes: 120, zone_changes: `${usec("2026-10-25T01:00:00Z")}:60` });
+  assert.deepEqual(zone(usec("2026-03-20T00:00:00+01:00"), usec("2026-04-02T12:00:00.5Z")), { zone_minutes: 60, zone_changes: `${usec("2026-03-29T01:00:00Z")}:120` });
+  process.env.TZ = "UTC";
+  assert.deepEqual(zone(usec("2026-03-20T00:00:00Z"), usec("2026-04-02T12:00:00Z")), { zone_minutes: 0 });
 });

@@ -2,7 +2,7 @@
 import { useSignal } from "@preact/signals";
 import { useMemo } from "preact/hooks";
 import { call, may, me, part, url } from "../api";
-import { duration, energy, money, parseMoney, percent, plural, relative, size } from "../format";
+import { duration, energy, money, parseMoney, percent, plural, relative, size, zone } from "../format";
 import { useGet } from "../load";
 import { query, setQuery } from "../router";
 import type { Budget, Cost, CostRow } from "../types";
@@ -112,7 +112,7 @@ export function CostPage() {
   const by = BY.includes(query.value.get("by") ?? "") ? query.value.get("by")! : "team";
   const span = SPANS.find((s) => s[0] === query.value.get("span")) ?? SPANS[1];
   const from = useMemo(() => daysAgo(span[1]), [span[0]]);
-  const ask = { by: `${by},day`, from_usec: from, zone_minutes: -new Date().getTimezoneOffset() };
+  const ask = { by: `${by},day`, from_usec: from, ...zone(from) };
   const got = useGet<Cost>("/cost", ask, 30_000);
   return (
     <>

@@ -1,23 +1,22 @@
 // What is mine: tasks, GPUs, money.
 import { useEffect, useMemo } from "preact/hooks";
 import { me } from "../api";
-import { count, milli, money, plural, watts } from "../format";
+import { commandLine, count, milli, money, plural, watts, zone } from "../format";
 import { useGet } from "../load";
 import { on } from "../live";
 import { heat } from "../ui/heat";
 import type { Budget, Cost, Gpu, Task, TaskPage } from "../types";
 import { Icon } from "../ui/icons";
 import { Empty, Meter, Panel, Show, StateChip, Took, When } from "../ui/parts";
-import { commandLine } from "../format";
 
-const DAY_USEC = 86400e6;
 const SHOWN = 12;
 
 /** Midnight here, so many days ago. */
 export function daysAgo(n: number): number {
   const d = new Date();
   d.setHours(0, 0, 0, 0);
-  return d.getTime() * 1000 - n * DAY_USEC;
+  d.setDate(d.getDate() - n);
+  return d.getTime() * 1000;
 }
 
 function Row({ t }: { t: Task }) {
@@ -83,9 +82,8 @@ function MyGpus() {
 
 function Spent() {
   const from = useMemo(() => daysAgo(13), []);
-  const zone = -new Date().getTimezoneOffset();
   const user = me.value?.user;
-  const got = useGet<Cost>("/cost", { by: "day", user, from_usec: from, zone_minutes: zone }, 30_000);
+  const got = useGet<Cost>("/cost", { by: "day", user, from_usec: from, ...zone(from) }, 30_000);
   const budgets = useGet<{ budgets: Budget[] }>("/budgets");
   return (
     <Panel title="What I spent, 14 days" end={<a href="/cost">Cost</a>}>
