@@ -1,6 +1,6 @@
 """What bench/run api runs: the REST interface under load, beside servers that do less. One JSON object a line.
 
-    bench/api.py [--quick]      VIRGA_HOME names a cloud whose limits.web_rate is 0 and which has a pool `later` without nodes
+    bench/api.py [--quick]      VIRGA_HOME names a cloud whose limits.web_rate is 0, that takes a million tasks of a user, and which has a pool `later` without nodes
 
 Requests come from wrk over TLS on kept connections, all on this machine: client and server share its processors. Rounds are interleaved.
 """
