@@ -79,7 +79,6 @@ struct vg_rest {
     struct vg_timer *sweep;
     struct vg_map codes; /* for one sign-in: hash -> struct code of rest-login.c, owned */
     json_t *openapi;     /* owned; made when it is first asked for */
-    char *path;          /* owned; PATH=… of tasks that bring none, likewise */
 };
 
 /* rest.c */

@@ -8,8 +8,6 @@
 #include "control/rest-int.h"
 #include "view/image.h"
 
-#include <libgen.h>
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -17,7 +15,8 @@
 #define B(name) VG__PB__ENVELOPE__BODY_##name
 #define NOBODY 65534u
 #define WORDS_MAX 4096 /* of an image's configuration */
-#define PATH "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+/* Last the programs of this cloud, as every sandbox has them: a task may make others. */
+#define PATH "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/virga/bin"
 
 enum { SUBMIT, ESTIMATE, SCHEDULE }; /* the route's op */
 
@@ -133,26 +132,13 @@ static int add_var(Vg__Pb__TaskSpec *s, const char *var) {
     return 0;
 }
 
-/* The programs of this cloud are found where they lie, too: a task may make others. */
-static const char *path_var(struct vg_rest *r) {
-    char self[PATH_MAX];
-    if (r->path)
-        return r->path;
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    self[n > 0 ? n : 0] = '\0';
-    const char *dir = dirname(self);
-    bool known = strcmp(dir, ".") == 0 || strcmp(dir, "/usr/bin") == 0 || strchr(dir, ':');
-    return r->path = vg_fmt(PATH "%s%s", known ? "" : ":", known ? "" : dir);
-}
-
 /* There is no caller's environment to take over: what commands expect to find. */
 static int add_defaults(struct vg_rest_call *call, Vg__Pb__TaskSpec *s, const char *home) {
     vg_auto_free char *user = vg_fmt("USER=%s", call->peer->who.user);
     vg_auto_free char *dir = vg_fmt("HOME=%s", home);
-    const char *path = path_var(call->ctl->rest);
-    int r = user && dir && path ? 0 : -ENOMEM;
+    int r = user && dir ? 0 : -ENOMEM;
     if (r >= 0)
-        r = add_var(s, s->mirror ? PATH : path);
+        r = add_var(s, PATH);
     if (r >= 0)
         r = add_var(s, dir);
     if (r >= 0)

@@ -82,7 +82,6 @@ void vg_rest_stop(struct vg_control *c) {
         free(s->value);
     vg_map_done(&r->codes);
     json_decref(r->openapi);
-    free(r->path);
     c->rest = NULL;
     free(r);
 }

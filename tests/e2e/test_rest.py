@@ -118,8 +118,10 @@ def walk_environments(rest, cloud):
     wanted = {"image": f"{registry.host}/lab/made:v1", "name": "made", "pool": "open"}
     try:
         refused = rest.post("/environments", wanted, status=202).json["id"]
-        assert done(rest, refused)["state"] == "failed"
-        assert b"gives no token" in rest.call("GET", f"/tasks/{refused}/logs", status=200).body
+        end = done(rest, refused)
+        assert end["state"] == "failed", end
+        said = rest.call("GET", f"/tasks/{refused}/logs", status=200).body
+        assert b"gives no token" in said, (said, end["status"], end["reason"], end["pool"])
         imported = [rest.call("POST", "/environments", {**wanted, "login": "docker"}, headers={"Idempotency-Key": "made"}) for _ in range(2)]
         task = imported[0].json["id"]
         assert [(a.status, a.headers["Location"]) for a in imported] == [(s, f"/api/v1/tasks/{task}") for s in (202, 200)]
