@@ -90,7 +90,11 @@ static void say_kept_again(struct vg_apply *a) {
         struct achange *c = k->last >= a->resay ? apply_change(a, k->object) : NULL;
         if (!c)
             continue;
+        /* News of what changed in a folder do not say its number: without it the node would not
+           know whom a later Inval means. */
+        uint64_t number = c->number ? c->number : k->number;
         if (c->op > k->last && (c->has_st || c->err)) { /* there is later news of it */
+            c->number = number;
             if (k->err && !c->err) {
                 c->err = k->err;
                 c->text = vg_take_ptr(k->text);
@@ -99,6 +103,7 @@ static void say_kept_again(struct vg_apply *a) {
         }
         free(c->text);
         *c = *k;
+        c->number = k->number ? k->number : number;
         k->text = NULL;
         k->op = 0;
     }

@@ -30,7 +30,6 @@ struct vg_mpeer {
     struct vg_map stale;  /* told folders that are not so any more: number to object */
     struct vg_map unsaid; /* those of them that no Inval has named yet */
     struct vg_map have;   /* object number to struct vg_mhave */
-    uint64_t busy;        /* the object that is being written for it */
 };
 struct vg_mhave { /* leaves of one state of a file that the node has or was sent */
     struct vg_mstat st;

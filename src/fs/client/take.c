@@ -146,23 +146,11 @@ static int take_op(struct vg_mlink *l, const Vg__Mr__Op *op) {
     struct vg_mpeer *p = l->peer; /* outlives the link, which ends when a note cannot be sent */
     if (!p->apply)
         return -EPROTO; /* before it said who it is */
-    if (op->has_kind && op->kind == VG__MR__OP__KIND__BEGIN) {
-        struct vg_cobj *o = named(l, op);
-        p->busy = o ? vg_cobj_number(o) : 0;
-        if (o)
-            vg_cobj_set_busy(o, true);
-    }
     vg_ctree_actor(l->m->tree, p->daemon);
     int r = vg_apply_op(p->apply, op);
     vg_ctree_actor(l->m->tree, NULL);
     if (r == 0 && op->has_kind && op->kind == VG__MR__OP__KIND__MKDIR)
         watch_made(l, p, op);
-    if (op->has_kind && op->kind == VG__MR__OP__KIND__END && p->busy) {
-        struct vg_cobj *o = vg_ctree_get(l->m->tree, p->busy);
-        if (o)
-            vg_cobj_set_busy(o, false);
-        p->busy = 0;
-    }
     if (++l->m->performed % OPS_A_DRAIN == 0)
         vg_watch_drain(l->m->watch);
     return r;

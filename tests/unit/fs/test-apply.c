@@ -91,7 +91,7 @@ TestSuite(apply, .init = setup, .fini = teardown, .timeout = 60);
 
 struct what {
     Vg__Mr__Op__Kind kind;
-    uint64_t object;
+    uint64_t object, parent;
     const char *name, *name2, *target;
     size_t name_len; /* 0: strlen */
     uint32_t mode, valid, flags;
@@ -113,6 +113,8 @@ static int send_as(uint64_t number, struct what w) {
     op.op = number;
     op.kind = w.kind;
     op.object = w.object;
+    op.has_parent = w.parent != 0;
+    op.parent = w.parent;
     op.view = w.view ? w.view : vg_cobj_view_id(project);
     op.has_name = w.name != NULL;
     if (w.name)
@@ -284,6 +286,38 @@ Test(apply, a_failure_that_was_said_in_vain_is_said_again_with_later_news) {
     m = ack();
     const Vg__Mr__Changed *c = told(m, NEW(1));
     cr_assert(c && c->errno_ && c->stat && (c->stat->mode & 07777) == 0600);
+    done(m);
+}
+
+/* Without it the node would not know what is meant when the folder changes. */
+Test(apply, a_folders_number_that_was_said_in_vain_is_said_again_with_later_news) {
+    const struct what d = {
+        .kind = VG__MR__OP__KIND__MKDIR, .object = NEW(1), .name = "d", .mode = 0755};
+    const struct what f = {.kind = VG__MR__OP__KIND__CREATE,
+                           .object = NEW(2),
+                           .parent = NEW(1),
+                           .name = "d/f",
+                           .mode = 0644};
+    op(d);
+    Vg__Mr__Msg *m = ack();
+    uint64_t number = told(m, NEW(1))->renamed_to;
+    cr_assert(number);
+    done(m);
+    cr_assert_eq(send_as(1, d), 0);
+    op(f);
+    m = ack();
+    cr_assert(told(m, NEW(1)) && told(m, NEW(1))->stat);
+    cr_assert_eq(told(m, NEW(1))->renamed_to, number);
+    done(m);
+    /* The same when the later news were said in vain, too. */
+    OP(.kind = VG__MR__OP__KIND__CREATE, .object = NEW(3), .parent = NEW(1), .name = "d/g",
+       .mode = 0644);
+    m = ack();
+    cr_assert(told(m, NEW(1)) && !told(m, NEW(1))->renamed_to);
+    done(m);
+    cr_assert_eq(send_as(1, d), 0);
+    m = ack();
+    cr_assert_eq(told(m, NEW(1))->renamed_to, number);
     done(m);
 }
 

@@ -869,3 +869,42 @@ Test(service, folders_that_changed_places_are_still_watched) {
     cr_assert(named_d, "another folder was named");
     look_in(d, "new");
 }
+
+static void node_op(uint64_t op, Vg__Mr__Op__Kind kind, const char *name) {
+    Vg__Mr__Op o = VG__MR__OP__INIT;
+    Vg__Mr__Stat st = VG__MR__STAT__INIT;
+    Vg__Mr__Msg m = VG__MR__MSG__INIT;
+    o.has_op = o.has_kind = o.has_object = o.has_view = o.has_name = true;
+    o.op = op;
+    o.kind = kind;
+    o.object = VG_OBJ_NEW | 1;
+    o.view = n.view_id[1];
+    o.name = (ProtobufCBinaryData){strlen(name), (uint8_t *)name};
+    st.has_mode = true;
+    st.mode = S_IFREG | 0644;
+    o.stat = &st;
+    m.body_case = VG__MR__MSG__BODY_OP;
+    m.op = &o;
+    node_send(&n, &m);
+}
+
+/* A node whose link goes sends again what was not acknowledged, until the acknowledgement comes: it
+   may end between the two ends of a group. */
+Test(service, an_edit_is_seen_after_the_beginning_of_a_group_was_sent_again) {
+    service_start(&w);
+    begin(&w, &n, 1, ls, PROJECT, NULL);
+    turn(&w, &n, n.n_runs == 1);
+    node_hello(&n, 1, true);
+    node_op(1, VG__MR__OP__KIND__CREATE, "made");
+    node_op(2, VG__MR__OP__KIND__BEGIN, "made");
+    node_op(3, VG__MR__OP__KIND__END, "made");
+    node_op(2, VG__MR__OP__KIND__BEGIN, "made");
+    object_in(VG_OBJ_ROOT, "home"); /* when it is answered, those were heard */
+    int dirs = n.n_dirs;
+    node_get(&n, n.view_root[1], 0, 0);
+    turn(&w, &n, n.n_dirs > dirs && node_entry(&n, n.view_root[1], "made", &(struct vg_dirent){0}));
+    int invals = n.n_invals;
+    put(&w, PROJECT "/made", "edited");
+    turn(&w, &n, n.n_invals > invals);
+    cr_assert_eq(n.inval[(n.n_invals - 1) % 64], n.view_root[1]);
+}
