@@ -1,7 +1,7 @@
 // Every dialog that changes the cloud, with the keys alone, as an administrator; then the same page, and the same requests, as a
 // member, who finds none of them and is refused. At the end the member's token is revoked under his open page.
 import { createServer } from "node:http";
-import { browser, faults, go, must, open, picture, signIn, tell } from "./browser.mjs";
+import { browser, faults, go, must, open, picture, signIn, tell, WAIT } from "./browser.mjs";
 
 const b = await browser();
 const found = [];
@@ -40,7 +40,8 @@ async function dialog(page, opener, fields, yes) {
   found.push(...(await faults(page, undefined, "dialog")).map((f) => `${title}: ${f}`));
   await page.keyboard.press("Escape");
   await box.waitFor({ state: "detached" });
-  must(await opener.evaluate((e) => e === document.activeElement), `${title}: Escape gives the focus back, not to '${await focused(page)}'`);
+  const back = await page.waitForFunction((e) => e === document.activeElement, await opener.elementHandle(), WAIT).catch(() => null);
+  must(back, `${title}: Escape gives the focus back, not to '${await focused(page)}'`);
   await page.keyboard.press("Enter");
   await box.waitFor();
   for (const [name, value] of Object.entries(fields)) {

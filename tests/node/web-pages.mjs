@@ -59,7 +59,7 @@ try {
       await page.keyboard.press("Enter");
       await page.waitForURL(/\/tasks\/[0-9a-f]{16}/);
       await page.keyboard.press("/");
-      must(await page.evaluate(() => document.activeElement?.id === "finder"), "/ goes to the search");
+      await page.locator("#finder:focus").waitFor();
     }
     if (errors.length) found.push(...errors.map((e) => `console ${name}: ${e}`));
     await context.close();

@@ -126,7 +126,12 @@ function useArrival() {
     document.title = name === "Virga" ? name : `${name} · Virga`;
     if (!first.current) {
       scrollTo(0, 0);
-      requestAnimationFrame(() => document.querySelector<HTMLElement>("#page h1")?.focus({ preventScroll: true }));
+      const was = document.activeElement;
+      requestAnimationFrame(() => {
+        // Whoever went on by a key meanwhile stays there.
+        if (document.activeElement === was || document.activeElement === document.body)
+          document.querySelector<HTMLElement>("#page h1")?.focus({ preventScroll: true });
+      });
     }
     first.current = false;
   });
