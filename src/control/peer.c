@@ -504,6 +504,15 @@ void vg_peers_tick(struct vg_control *c) {
     }
 }
 
+static void dismiss(struct vg_peer *p, const struct vg_err *err) {
+    if (p->sink) {
+        vg_peer_cut(p, err->reason, err->msg);
+        return;
+    }
+    vg_peer_fail(p, 0, err);
+    vg_conn_close(p->conn);
+}
+
 void vg_peers_cut(struct vg_control *c, const char *user, const char *key,
                   const struct vg_peer *but) {
     vg_map_for_each (s, &c->peers) {
@@ -513,12 +522,7 @@ void vg_peers_cut(struct vg_control *c, const char *user, const char *key,
             strcmp(p->who.user, user) != 0 || (key && strcmp(p->who.key, key) != 0) ||
             vg_peer_user(p, &err))
             continue;
-        if (p->sink) {
-            vg_peer_cut(p, err.reason, err.msg);
-            continue;
-        }
-        vg_peer_fail(p, 0, &err);
-        vg_conn_close(p->conn);
+        dismiss(p, &err);
     }
 }
 
@@ -540,12 +544,7 @@ void vg_peers_recheck(struct vg_control *c, const struct vg_user *u) {
         if (!vg_peer_open(p) || p->kind != VG_PEER_CLIENT || strcmp(p->who.user, u->name) != 0 ||
             !looks_too_far(p, u))
             continue;
-        if (p->sink) {
-            vg_peer_cut(p, err.reason, err.msg);
-            continue;
-        }
-        vg_peer_fail(p, 0, &err);
-        vg_conn_close(p->conn);
+        dismiss(p, &err);
     }
 }
 

@@ -75,6 +75,17 @@ static void expect_frame(int fd, struct vg_buf *b, uint8_t first, const char *da
     vg_buf_consume(b, n + 2);
 }
 
+/* In good order; it was told so. */
+static void part(int fd, struct vg_buf *b) {
+    frame(fd, 0x88, "\x03\xe8", 2);
+    hear_all(fd, b);
+    while (!closed)
+        turn();
+    cr_expect_eq(closed, 1000u);
+    vg_buf_done(b);
+    end();
+}
+
 Test(ws, messages_fragments_and_pings) {
     struct vg_buf b = {0};
     int fd = greet(&b, "Origin: https://h\r\n");
@@ -91,13 +102,7 @@ Test(ws, messages_fragments_and_pings) {
     expect_frame(fd, &b, 0x88,
                  "\x03\xe8"
                  "as you wish");
-    frame(fd, 0x88, "\x03\xe8", 2);
-    hear_all(fd, &b);
-    while (!closed)
-        turn();
-    cr_expect_eq(closed, 1000u);
-    vg_buf_done(&b);
-    end();
+    part(fd, &b);
 }
 
 /* More answers than are kept for anybody: it is not hung up on, and memory does not grow. */
@@ -123,13 +128,7 @@ Test(ws, who_asks_without_end_and_does_not_listen_gets_some_answers) {
     }
     cr_expect(heard, "hung up");
     cr_expect_lt(got, (size_t)FRAMES * ROUNDS * 127);
-    frame(fd, 0x88, "\x03\xe8", 2);
-    hear_all(fd, &b);
-    while (!closed)
-        turn();
-    cr_expect_eq(closed, 1000u);
-    vg_buf_done(&b);
-    end();
+    part(fd, &b);
 }
 
 Test(ws, what_breaks_the_rules_ends_it) {

@@ -443,3 +443,15 @@ size_t client_read(struct client *c, size_t most) {
     c->came += sum;
     return sum;
 }
+
+void client_finish(struct client *c, struct bench *b, uint64_t task, bool broken) {
+    if (broken && !c->exited) {
+        client_close(c);
+        bench_settle(b);
+        client_open(c, b, ktask_find(&b->k, task), false, false);
+    }
+    for (int i = 0; i < 4; i++) {
+        bench_settle(b);
+        client_read(c, SIZE_MAX);
+    }
+}

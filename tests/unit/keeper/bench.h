@@ -80,6 +80,8 @@ struct client {
 };
 
 void client_open(struct client *c, struct bench *b, struct ktask *t, bool observe, bool local);
+/* Reads to the end; where its channel broke before that, by another one. */
+void client_finish(struct client *c, struct bench *b, uint64_t task, bool broken);
 /* The other end, with HELLO sent; for bench_start(). */
 int client_pair(struct client *c, bool observe);
 void client_close(struct client *c);

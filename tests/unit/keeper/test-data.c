@@ -70,15 +70,7 @@ static uint64_t talk_with_a_break(uint64_t cut) {
     }
     end_task(&b);
     left -= client_read(&c, (size_t)left);
-    if (left == 0 && !c.exited) {
-        client_close(&c);
-        bench_settle(&b);
-        client_open(&c, &b, ktask_find(&b.k, 7), false, false);
-    }
-    for (int i = 0; i < 4; i++) {
-        bench_settle(&b);
-        client_read(&c, SIZE_MAX);
-    }
+    client_finish(&c, &b, 7, left == 0);
     cr_assert(c.exited, "no EXIT after a break at byte %llu", (unsigned long long)cut);
     cr_assert_eq(c.status, 3);
     cr_assert_eq(at, 383u);

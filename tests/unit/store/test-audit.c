@@ -206,21 +206,31 @@ Test(audit, what_did_not_happen_is_not_in_the_log) {
     cr_assert_eq(look(NULL).broken, 0);
 }
 
-/* A full disk: who waits is told, and the entry goes with him; who does not, stays in the queue. */
-Test(audit, a_transaction_that_fails_takes_its_entries_along) {
-    struct vg_user_row user = {.name = "zoe", .team = "main", .role = "member", .slot = 77};
-    int told[2] = {0};
+/* The next commit fails; returns how many entries there are. A group is begun. */
+static uint64_t begin_on_a_full_disk(void) {
     vg_store_close(s);
     s = helper_open(dir, &(struct vg_store_opts){.inline_writes = true});
     uint64_t before = entries();
     vg_fault_arm(1, ENOSPC, "store/commit");
     vg_store_group_begin(s);
-    cr_assert_eq(vg_store_add_user(s, &user, helper_note, told), 0);
-    note_one("user zoe added");
+    return before;
+}
+
+static void end_on_a_full_disk(const char *entry, const int *told) {
+    note_one(entry);
     vg_store_group_end(s);
     vg_store_flush(s);
     cr_assert(vg_fault_disarm());
     cr_assert_eq(told[0], -ENOSPC);
+}
+
+/* A full disk: who waits is told, and the entry goes with him; who does not, stays in the queue. */
+Test(audit, a_transaction_that_fails_takes_its_entries_along) {
+    struct vg_user_row user = {.name = "zoe", .team = "main", .role = "member", .slot = 77};
+    int told[2] = {0};
+    uint64_t before = begin_on_a_full_disk();
+    cr_assert_eq(vg_store_add_user(s, &user, helper_note, told), 0);
+    end_on_a_full_disk("user zoe added", told);
     cr_assert_eq(entries(), before);
     vg_fault_arm(1, ENOSPC, "store/commit");
     note_one("by itself");
@@ -248,17 +258,9 @@ static int orgs(void) {
 Test(audit, a_change_that_memory_has_is_stored_with_its_entry_when_there_is_room) {
     struct vg_org_row org = {.name = "acme", .created_usec = 1};
     int told[2] = {0};
-    vg_store_close(s);
-    s = helper_open(dir, &(struct vg_store_opts){.inline_writes = true});
-    uint64_t before = entries();
-    vg_fault_arm(1, ENOSPC, "store/commit");
-    vg_store_group_begin(s);
+    uint64_t before = begin_on_a_full_disk();
     cr_assert_eq(vg_store_put_org(s, &org, helper_note, told), 0);
-    note_one("organisation acme added");
-    vg_store_group_end(s);
-    vg_store_flush(s);
-    cr_assert(vg_fault_disarm());
-    cr_assert_eq(told[0], -ENOSPC);
+    end_on_a_full_disk("organisation acme added", told);
     cr_assert_eq(orgs(), 0);
     cr_assert_eq(entries(), before);
     told[0] = 5;
