@@ -75,7 +75,8 @@ static void learn(struct follow *f, const Vg__Pb__TaskInfo *t) {
     }
 }
 
-/* Output of the next attempt follows: say why there is one. */
+/* Output of the next attempt follows: say why there is one. Its reason may be another by now: why
+   it waits, or how it ended. */
 static void again(struct follow *f, const Vg__Pb__TaskInfo *t) {
     if (!f->how->alone || f->how->quiet || t->preempted <= f->preempted)
         return;
