@@ -379,11 +379,14 @@ int vg_run_main(int argc, char **argv, bool batch) {
         return fail(r, &err);
     int status = run_session(r);
     run_mirror_end(r);
+    bool followed = r->follow || (status == 0 && stored);
     if (status == 0 && stored)
-        return run_follow_stored(r);
-    if (r->follow && r->pinned && !r->quiet)
+        status = run_follow_stored(r);
+    if (followed && r->pinned && !r->quiet)
         run_say_kept(r);
-    if (r->detach && !r->follow && !r->dry_run && status == 0 && print_id(r, STDOUT_FILENO) < 0)
+    if (followed)
+        return status;
+    if (r->detach && !r->dry_run && status == 0 && print_id(r, STDOUT_FILENO) < 0)
         return 1;
     return status;
 }

@@ -249,8 +249,9 @@ def test_a_batch_task_sees_what_was_there_when_it_was_submitted(far, laptop):
     assert (laptop.work / "out").read_text() == "before\n" and (laptop.work / "in").read_text() == "after\n"
     again = [laptop.run(["vbatch", "--key", "once", "sh", "-c", "sleep 3"], check=0).stdout for _ in range(2)]
     assert again[0] == again[1]  # the second has nothing to copy, and does not wait for it
-    shown = laptop.run(["vbatch", "-f", "sh", "-c", "cat in; echo more >> out"], check=0)
-    assert shown.stdout == b"after\n" and b"1 changes of the task are kept" in shown.stderr, shown
+    for more in ([], ["--preemptible"]):  # by its channel, and by its stored output
+        shown = laptop.run(["vbatch", "-f", *more, "sh", "-c", "cat in; echo more >> out"], check=0)
+        assert shown.stdout == b"after\n" and b"1 changes of the task are kept" in shown.stderr, shown
 
 
 def test_live_the_laptop_serves_on_and_gets_what_was_written(far, laptop):
